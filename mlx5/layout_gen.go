@@ -1233,6 +1233,12 @@ func (v HCACap) LogMaxRaResQP() uint8 { return v[43] >> 0 & 0x3f }
 // SetLogMaxRaResQP sets log_max_ra_res_qp; higher bits of x are dropped.
 func (v HCACap) SetLogMaxRaResQP(x uint8) { v[43] = v[43]&^(0x3f<<0) | x&0x3f<<0 }
 
+// GIDTableSize returns gid_table_size (16 bits at bit 0x170).
+func (v HCACap) GIDTableSize() uint16 { return binary.BigEndian.Uint16(v[46:]) }
+
+// SetGIDTableSize sets gid_table_size.
+func (v HCACap) SetGIDTableSize(x uint16) { binary.BigEndian.PutUint16(v[46:], x) }
+
 // VPortCounters returns vport_counters (1 bits at bit 0x181).
 func (v HCACap) VPortCounters() bool { return v[48]&0x40 != 0 }
 
@@ -1244,6 +1250,12 @@ func (v HCACap) MaxQPCnt() uint16 { return uint16(get32(v[48:], 16, 10)) }
 
 // SetMaxQPCnt sets max_qp_cnt; higher bits of x are dropped.
 func (v HCACap) SetMaxQPCnt(x uint16) { put32(v[48:], 16, 10, uint32(x)) }
+
+// PkeyTableSize returns pkey_table_size (16 bits at bit 0x190).
+func (v HCACap) PkeyTableSize() uint16 { return binary.BigEndian.Uint16(v[50:]) }
+
+// SetPkeyTableSize sets pkey_table_size.
+func (v HCACap) SetPkeyTableSize(x uint16) { binary.BigEndian.PutUint16(v[50:], x) }
 
 // ETS returns ets (1 bits at bit 0x1a5).
 func (v HCACap) ETS() bool { return v[52]&0x4 != 0 }
@@ -2580,6 +2592,177 @@ func (v DestroyCQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) 
 
 // SetSyndrome sets syndrome.
 func (v DestroyCQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// CreateEQIn is a view of struct mlx5_ifc_create_eq_in_bits.
+type CreateEQIn []byte
+
+// CreateEQInSize is the size of a CreateEQIn in bytes, without a trailing array.
+const CreateEQInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateEQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateEQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateEQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateEQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OPMod returns op_mod (16 bits at bit 0x30).
+func (v CreateEQIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOPMod sets op_mod.
+func (v CreateEQIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// EQContextEntry returns the 64 bytes of eq_context_entry, which alias v.
+func (v CreateEQIn) EQContextEntry() EQC { return EQC(v[16:80:80]) }
+
+// EventBitmask returns the 32 bytes of event_bitmask, which alias v.
+func (v CreateEQIn) EventBitmask() []byte { return []byte(v[88:120:120]) }
+
+// PAS returns the trailing array: 64-bit elements up to the end of v.
+func (v CreateEQIn) PAS() []byte { return v[272:] }
+
+// CreateEQOut is a view of struct mlx5_ifc_create_eq_out_bits.
+type CreateEQOut []byte
+
+// CreateEQOutSize is the size of a CreateEQOut in bytes, without a trailing array.
+const CreateEQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateEQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateEQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateEQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateEQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// EQNumber returns eq_number (8 bits at bit 0x58).
+func (v CreateEQOut) EQNumber() uint8 { return v[11] }
+
+// SetEQNumber sets eq_number.
+func (v CreateEQOut) SetEQNumber(x uint8) { v[11] = x }
+
+// DestroyEQIn is a view of struct mlx5_ifc_destroy_eq_in_bits.
+type DestroyEQIn []byte
+
+// DestroyEQInSize is the size of a DestroyEQIn in bytes, without a trailing array.
+const DestroyEQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyEQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyEQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OPMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyEQIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOPMod sets op_mod.
+func (v DestroyEQIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// EQNumber returns eq_number (8 bits at bit 0x58).
+func (v DestroyEQIn) EQNumber() uint8 { return v[11] }
+
+// SetEQNumber sets eq_number.
+func (v DestroyEQIn) SetEQNumber(x uint8) { v[11] = x }
+
+// DestroyEQOut is a view of struct mlx5_ifc_destroy_eq_out_bits.
+type DestroyEQOut []byte
+
+// DestroyEQOutSize is the size of a DestroyEQOut in bytes, without a trailing array.
+const DestroyEQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyEQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyEQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyEQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyEQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// EQC is a view of struct mlx5_ifc_eqc_bits.
+type EQC []byte
+
+// EQCSize is the size of a EQC in bytes, without a trailing array.
+const EQCSize = 64
+
+// Status returns status (4 bits at bit 0x0).
+func (v EQC) Status() uint8 { return v[0] >> 4 & 0xf }
+
+// SetStatus sets status; higher bits of x are dropped.
+func (v EQC) SetStatus(x uint8) { v[0] = v[0]&^(0xf<<4) | x&0xf<<4 }
+
+// Ec returns ec (1 bits at bit 0xd).
+func (v EQC) Ec() bool { return v[1]&0x4 != 0 }
+
+// SetEc sets ec.
+func (v EQC) SetEc(x bool) { v[1] = bit(v[1], 0x4, x) }
+
+// Oi returns oi (1 bits at bit 0xe).
+func (v EQC) Oi() bool { return v[1]&0x2 != 0 }
+
+// SetOi sets oi.
+func (v EQC) SetOi(x bool) { v[1] = bit(v[1], 0x2, x) }
+
+// St returns st (4 bits at bit 0x14).
+func (v EQC) St() uint8 { return v[2] >> 0 & 0xf }
+
+// SetSt sets st; higher bits of x are dropped.
+func (v EQC) SetSt(x uint8) { v[2] = v[2]&^(0xf<<0) | x&0xf<<0 }
+
+// PageOffset returns page_offset (6 bits at bit 0x54).
+func (v EQC) PageOffset() uint8 { return uint8(get32(v[8:], 6, 6)) }
+
+// SetPageOffset sets page_offset; higher bits of x are dropped.
+func (v EQC) SetPageOffset(x uint8) { put32(v[8:], 6, 6, uint32(x)) }
+
+// LogEQSize returns log_eq_size (5 bits at bit 0x63).
+func (v EQC) LogEQSize() uint8 { return v[12] >> 0 & 0x1f }
+
+// SetLogEQSize sets log_eq_size; higher bits of x are dropped.
+func (v EQC) SetLogEQSize(x uint8) { v[12] = v[12]&^(0x1f<<0) | x&0x1f<<0 }
+
+// UARPage returns uar_page (24 bits at bit 0x68).
+func (v EQC) UARPage() uint32 { return uint32(get32(v[12:], 0, 24)) }
+
+// SetUARPage sets uar_page; higher bits of x are dropped.
+func (v EQC) SetUARPage(x uint32) { put32(v[12:], 0, 24, uint32(x)) }
+
+// Intr returns intr (12 bits at bit 0xb4).
+func (v EQC) Intr() uint16 { return uint16(get32(v[20:], 0, 12)) }
+
+// SetIntr sets intr; higher bits of x are dropped.
+func (v EQC) SetIntr(x uint16) { put32(v[20:], 0, 12, uint32(x)) }
+
+// LogPageSize returns log_page_size (5 bits at bit 0xc3).
+func (v EQC) LogPageSize() uint8 { return v[24] >> 0 & 0x1f }
+
+// SetLogPageSize sets log_page_size; higher bits of x are dropped.
+func (v EQC) SetLogPageSize(x uint8) { v[24] = v[24]&^(0x1f<<0) | x&0x1f<<0 }
+
+// ConsumerCounter returns consumer_counter (24 bits at bit 0x148).
+func (v EQC) ConsumerCounter() uint32 { return uint32(get32(v[40:], 0, 24)) }
+
+// SetConsumerCounter sets consumer_counter; higher bits of x are dropped.
+func (v EQC) SetConsumerCounter(x uint32) { put32(v[40:], 0, 24, uint32(x)) }
+
+// ProducerCounter returns producer_counter (24 bits at bit 0x168).
+func (v EQC) ProducerCounter() uint32 { return uint32(get32(v[44:], 0, 24)) }
+
+// SetProducerCounter sets producer_counter; higher bits of x are dropped.
+func (v EQC) SetProducerCounter(x uint32) { put32(v[44:], 0, 24, uint32(x)) }
 
 // CreateQPIn is a view of struct mlx5_ifc_create_qp_in_bits.
 type CreateQPIn []byte
@@ -4555,6 +4738,50 @@ var layouts = [...]Layout{
 	{Name: "destroy_cq_out", Bytes: 16, Fields: []LayoutField{
 		{"status", 0, 8},
 		{"syndrome", 32, 32},
+	}},
+	{Name: "create_eq_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"eq_context_entry.status", 128, 4},
+		{"eq_context_entry.ec", 141, 1},
+		{"eq_context_entry.oi", 142, 1},
+		{"eq_context_entry.st", 148, 4},
+		{"eq_context_entry.page_offset", 212, 6},
+		{"eq_context_entry.log_eq_size", 227, 5},
+		{"eq_context_entry.uar_page", 232, 24},
+		{"eq_context_entry.intr", 308, 12},
+		{"eq_context_entry.log_page_size", 323, 5},
+		{"eq_context_entry.consumer_counter", 456, 24},
+		{"eq_context_entry.producer_counter", 488, 24},
+		{"event_bitmask", 704, 256},
+	}},
+	{Name: "create_eq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"eq_number", 88, 8},
+	}},
+	{Name: "destroy_eq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"eq_number", 88, 8},
+	}},
+	{Name: "destroy_eq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "eqc", Bytes: 64, Fields: []LayoutField{
+		{"status", 0, 4},
+		{"ec", 13, 1},
+		{"oi", 14, 1},
+		{"st", 20, 4},
+		{"page_offset", 84, 6},
+		{"log_eq_size", 99, 5},
+		{"uar_page", 104, 24},
+		{"intr", 180, 12},
+		{"log_page_size", 195, 5},
+		{"consumer_counter", 328, 24},
+		{"producer_counter", 360, 24},
 	}},
 	{Name: "create_qp_in", Bytes: 272, Fields: []LayoutField{
 		{"opcode", 0, 16},

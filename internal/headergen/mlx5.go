@@ -28,6 +28,7 @@ const structs = `
 	create_umem_in create_umem_out destroy_umem_in destroy_umem_out
 	create_mkey_in create_mkey_out query_mkey_in query_mkey_out destroy_mkey_in destroy_mkey_out
 	create_cq_in create_cq_out query_cq_in query_cq_out modify_cq_in modify_cq_out destroy_cq_in destroy_cq_out
+	create_eq_in create_eq_out destroy_eq_in destroy_eq_out eqc
 	create_qp_in create_qp_out query_qp_in query_qp_out destroy_qp_in destroy_qp_out
 	rst2init_qp_in rst2init_qp_out init2init_qp_in init2init_qp_out init2rtr_qp_in init2rtr_qp_out
 	rtr2rts_qp_in rtr2rts_qp_out rts2rts_qp_in rts2rts_qp_out sqerr2rts_qp_in sqerr2rts_qp_out
@@ -45,7 +46,7 @@ const capAccessors = `
 	local_ca_ack_delay device_frequency_khz atomic ts_cqe_to_dest_cqn event_cap bf log_bf_reg_size
 	uctx_cap log_max_srq log_max_srq_sz log_max_xrcd log_max_rmp eth_net_offloads vhca_id
 	log_max_klm_list_size umr_ptr_rlky cqe_compression max_num_eqs num_lag_ports log_max_transport_domain
-	vport_counters ets nic_flow_table general_obj_types native_port_num sq_ts_format rq_ts_format`
+	vport_counters ets nic_flow_table general_obj_types pkey_table_size gid_table_size native_port_num sq_ts_format rq_ts_format`
 
 
 // MLX5 returns the generated files of package mlx5 by name. overlay is the
