@@ -815,7 +815,7 @@ type Status uint8
 const (
 	StatusOK              Status = 0x0
 	StatusInt             Status = 0x1
-	StatusBadOP           Status = 0x2
+	StatusBadOp           Status = 0x2
 	StatusBadParam        Status = 0x3
 	StatusBadSysState     Status = 0x4
 	StatusBadRes          Status = 0x5

@@ -1527,11 +1527,11 @@ func (v QueryHCACapIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v QueryHCACapIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v QueryHCACapIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryHCACapIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v QueryHCACapIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v QueryHCACapIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // OtherFunction returns other_function (1 bits at bit 0x40).
 func (v QueryHCACapIn) OtherFunction() bool { return v[8]&0x80 != 0 }
@@ -1578,11 +1578,11 @@ func (v QueryAdapterIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) 
 // SetOpcode sets opcode.
 func (v QueryAdapterIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v QueryAdapterIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryAdapterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v QueryAdapterIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v QueryAdapterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QueryAdapterOut is a view of struct mlx5_ifc_query_adapter_out_bits.
 type QueryAdapterOut []byte
@@ -1619,11 +1619,11 @@ func (v QueryRoCEAddressIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0
 // SetOpcode sets opcode.
 func (v QueryRoCEAddressIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v QueryRoCEAddressIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryRoCEAddressIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v QueryRoCEAddressIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v QueryRoCEAddressIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // RoCEAddressIndex returns roce_address_index (16 bits at bit 0x40).
 func (v QueryRoCEAddressIn) RoCEAddressIndex() uint16 { return binary.BigEndian.Uint16(v[8:]) }
@@ -1670,11 +1670,11 @@ func (v SetRoCEAddressIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]
 // SetOpcode sets opcode.
 func (v SetRoCEAddressIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v SetRoCEAddressIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v SetRoCEAddressIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v SetRoCEAddressIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v SetRoCEAddressIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // RoCEAddressIndex returns roce_address_index (16 bits at bit 0x40).
 func (v SetRoCEAddressIn) RoCEAddressIndex() uint16 { return binary.BigEndian.Uint16(v[8:]) }
@@ -1721,11 +1721,11 @@ func (v QueryISSIIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v QueryISSIIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v QueryISSIIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryISSIIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v QueryISSIIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v QueryISSIIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QueryISSIOut is a view of struct mlx5_ifc_query_issi_out_bits.
 type QueryISSIOut []byte
@@ -1769,11 +1769,11 @@ func (v NOPIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v NOPIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v NOPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v NOPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v NOPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v NOPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // NOPOut is a view of struct mlx5_ifc_nop_out_bits.
 type NOPOut []byte
@@ -1811,11 +1811,11 @@ func (v AllocPDIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v AllocPDIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v AllocPDIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v AllocPDIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v AllocPDIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v AllocPDIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // AllocPDOut is a view of struct mlx5_ifc_alloc_pd_out_bits.
 type AllocPDOut []byte
@@ -1859,11 +1859,11 @@ func (v DeallocPDIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v DeallocPDIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DeallocPDIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DeallocPDIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DeallocPDIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DeallocPDIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // PD returns pd (24 bits at bit 0x48).
 func (v DeallocPDIn) PD() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -1907,11 +1907,11 @@ func (v AllocUARIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v AllocUARIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v AllocUARIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v AllocUARIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v AllocUARIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v AllocUARIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // AllocUAROut is a view of struct mlx5_ifc_alloc_uar_out_bits.
 type AllocUAROut []byte
@@ -1955,11 +1955,11 @@ func (v DeallocUARIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v DeallocUARIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DeallocUARIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DeallocUARIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DeallocUARIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DeallocUARIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // UAR returns uar (24 bits at bit 0x48).
 func (v DeallocUARIn) UAR() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -1997,11 +1997,11 @@ func (v CreateUCTXIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v CreateUCTXIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v CreateUCTXIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateUCTXIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v CreateUCTXIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v CreateUCTXIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // UCTX returns the 48 bytes of uctx, which alias v.
 func (v CreateUCTXIn) UCTX() UCTXContext { return UCTXContext(v[16:64:64]) }
@@ -2042,11 +2042,11 @@ func (v DestroyUCTXIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v DestroyUCTXIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DestroyUCTXIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyUCTXIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DestroyUCTXIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DestroyUCTXIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // UID returns uid (16 bits at bit 0x50).
 func (v DestroyUCTXIn) UID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
@@ -2090,11 +2090,11 @@ func (v CreateUmemIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v CreateUmemIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v CreateUmemIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateUmemIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v CreateUmemIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v CreateUmemIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // Umem returns the 32 bytes of umem, which alias v.
 func (v CreateUmemIn) Umem() UmemContext { return UmemContext(v[16:48:48]) }
@@ -2141,11 +2141,11 @@ func (v DestroyUmemIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v DestroyUmemIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DestroyUmemIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyUmemIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DestroyUmemIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DestroyUmemIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // UmemID returns umem_id (24 bits at bit 0x48).
 func (v DestroyUmemIn) UmemID() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2189,11 +2189,11 @@ func (v CreateMKeyIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v CreateMKeyIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v CreateMKeyIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateMKeyIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v CreateMKeyIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v CreateMKeyIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // PgAccess returns pg_access (1 bits at bit 0x60).
 func (v CreateMKeyIn) PgAccess() bool { return v[12]&0x80 != 0 }
@@ -2269,11 +2269,11 @@ func (v QueryMKeyIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v QueryMKeyIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v QueryMKeyIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryMKeyIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v QueryMKeyIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v QueryMKeyIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // MKeyIndex returns mkey_index (24 bits at bit 0x48).
 func (v QueryMKeyIn) MKeyIndex() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2332,11 +2332,11 @@ func (v DestroyMKeyIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v DestroyMKeyIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DestroyMKeyIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyMKeyIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DestroyMKeyIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DestroyMKeyIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // MKeyIndex returns mkey_index (24 bits at bit 0x48).
 func (v DestroyMKeyIn) MKeyIndex() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2380,11 +2380,11 @@ func (v CreateCQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v CreateCQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v CreateCQIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateCQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v CreateCQIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v CreateCQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // CQContext returns the 64 bytes of cq_context, which alias v.
 func (v CreateCQIn) CQContext() CQC { return CQC(v[16:80:80]) }
@@ -2446,11 +2446,11 @@ func (v QueryCQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v QueryCQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v QueryCQIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryCQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v QueryCQIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v QueryCQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // CQN returns cqn (24 bits at bit 0x48).
 func (v QueryCQIn) CQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2500,11 +2500,11 @@ func (v ModifyCQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v ModifyCQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v ModifyCQIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyCQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v ModifyCQIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v ModifyCQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // CQN returns cqn (24 bits at bit 0x48).
 func (v ModifyCQIn) CQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2563,11 +2563,11 @@ func (v DestroyCQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v DestroyCQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DestroyCQIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyCQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DestroyCQIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DestroyCQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // CQN returns cqn (24 bits at bit 0x48).
 func (v DestroyCQIn) CQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2611,11 +2611,11 @@ func (v CreateEQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v CreateEQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v CreateEQIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateEQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v CreateEQIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v CreateEQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // EQContextEntry returns the 64 bytes of eq_context_entry, which alias v.
 func (v CreateEQIn) EQContextEntry() EQC { return EQC(v[16:80:80]) }
@@ -2662,11 +2662,11 @@ func (v DestroyEQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v DestroyEQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DestroyEQIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyEQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DestroyEQIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DestroyEQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // EQNumber returns eq_number (8 bits at bit 0x58).
 func (v DestroyEQIn) EQNumber() uint8 { return v[11] }
@@ -2782,11 +2782,11 @@ func (v CreateQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v CreateQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v CreateQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v CreateQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v CreateQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // InputQPN returns input_qpn (24 bits at bit 0x48).
 func (v CreateQPIn) InputQPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2872,11 +2872,11 @@ func (v QueryQPIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
 // SetOpcode sets opcode.
 func (v QueryQPIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v QueryQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v QueryQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v QueryQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v QueryQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2938,11 +2938,11 @@ func (v DestroyQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v DestroyQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DestroyQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DestroyQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DestroyQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v DestroyQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -2986,11 +2986,11 @@ func (v RST2INITQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v RST2INITQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v RST2INITQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v RST2INITQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v RST2INITQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v RST2INITQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v RST2INITQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -3055,11 +3055,11 @@ func (v INIT2INITQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v INIT2INITQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v INIT2INITQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v INIT2INITQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v INIT2INITQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v INIT2INITQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v INIT2INITQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -3124,11 +3124,11 @@ func (v INIT2RTRQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v INIT2RTRQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v INIT2RTRQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v INIT2RTRQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v INIT2RTRQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v INIT2RTRQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v INIT2RTRQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -3193,11 +3193,11 @@ func (v RTR2RTSQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v RTR2RTSQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v RTR2RTSQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v RTR2RTSQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v RTR2RTSQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v RTR2RTSQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v RTR2RTSQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -3262,11 +3262,11 @@ func (v RTS2RTSQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v RTS2RTSQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v RTS2RTSQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v RTS2RTSQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v RTS2RTSQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v RTS2RTSQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v RTS2RTSQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -3331,11 +3331,11 @@ func (v SQERR2RTSQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v SQERR2RTSQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v SQERR2RTSQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v SQERR2RTSQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v SQERR2RTSQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v SQERR2RTSQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v SQERR2RTSQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -3388,11 +3388,11 @@ func (v ToERRQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v ToERRQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v ToERRQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ToERRQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v ToERRQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v ToERRQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v ToERRQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -3436,11 +3436,11 @@ func (v ToRSTQPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v ToRSTQPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v ToRSTQPIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ToRSTQPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v ToRSTQPIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v ToRSTQPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // QPN returns qpn (24 bits at bit 0x48).
 func (v ToRSTQPIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
@@ -3484,11 +3484,11 @@ func (v AllocQCounterIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
 // SetUID sets uid.
 func (v AllocQCounterIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v AllocQCounterIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v AllocQCounterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v AllocQCounterIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v AllocQCounterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // AllocQCounterOut is a view of struct mlx5_ifc_alloc_q_counter_out_bits.
 type AllocQCounterOut []byte
@@ -3526,11 +3526,11 @@ func (v DeallocQCounterIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:
 // SetOpcode sets opcode.
 func (v DeallocQCounterIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v DeallocQCounterIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DeallocQCounterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v DeallocQCounterIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v DeallocQCounterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // CounterSetID returns counter_set_id (8 bits at bit 0x58).
 func (v DeallocQCounterIn) CounterSetID() uint8 { return v[11] }
@@ -3568,11 +3568,11 @@ func (v QueryQCounterIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:])
 // SetOpcode sets opcode.
 func (v QueryQCounterIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
 
-// OPMod returns op_mod (16 bits at bit 0x30).
-func (v QueryQCounterIn) OPMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryQCounterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
 
-// SetOPMod sets op_mod.
-func (v QueryQCounterIn) SetOPMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+// SetOpMod sets op_mod.
+func (v QueryQCounterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
 
 // Clear returns clear (1 bits at bit 0xc0).
 func (v QueryQCounterIn) Clear() bool { return v[24]&0x80 != 0 }

@@ -17,7 +17,7 @@ var statusInfo = map[Status]struct {
 }{
 	StatusOK:              {"OK", 0},
 	StatusInt:             {"internal error", unix.EIO},
-	StatusBadOP:           {"bad operation", unix.EINVAL},
+	StatusBadOp:           {"bad operation", unix.EINVAL},
 	StatusBadParam:        {"bad parameter", unix.EINVAL},
 	StatusBadSysState:     {"bad system state", unix.EIO},
 	StatusBadRes:          {"bad resource", unix.EINVAL},

@@ -22,7 +22,7 @@ const (
 	HeaderSize        = 24 // struct ib_uverbs_ioctl_hdr
 	AttrSize          = 16 // struct ib_uverbs_attr
 	UcontextReqSize   = 32 // struct mlx5_ib_alloc_ucontext_req_v2
-	UcontextRespSize  = 80 // struct mlx5_ib_alloc_ucontext_resp
+	UcontextRespSize  = 72 // struct mlx5_ib_alloc_ucontext_resp
 	AsyncCmdHdrSize   = 8  // struct mlx5_ib_uapi_devx_async_cmd_hdr: wr_id; the output follows
 	AsyncEventHdrSize = 8  // struct mlx5_ib_uapi_devx_async_event_hdr: a cookie; an EQE follows
 	InlineSize        = 8  // input of at most this many bytes stands in the attribute
@@ -85,16 +85,16 @@ func (r UcontextReq) SetLibCaps(v uint64)          { binary.LittleEndian.PutUint
 type UcontextResp []byte
 
 func (r UcontextResp) QPTabSize() uint32      { return binary.LittleEndian.Uint32(r) }
-func (r UcontextResp) NumPorts() uint16       { return binary.LittleEndian.Uint16(r[36:]) }
-func (r UcontextResp) ResponseLength() uint32 { return binary.LittleEndian.Uint32(r[44:]) }
-func (r UcontextResp) CQEVersion() uint8      { return r[48] }
-func (r UcontextResp) LogUARSize() uint32     { return binary.LittleEndian.Uint32(r[64:]) }
-func (r UcontextResp) NumUARsPerPage() uint32 { return binary.LittleEndian.Uint32(r[68:]) }
+func (r UcontextResp) NumPorts() uint16       { return binary.LittleEndian.Uint16(r[32:]) }
+func (r UcontextResp) ResponseLength() uint32 { return binary.LittleEndian.Uint32(r[40:]) }
+func (r UcontextResp) CQEVersion() uint8      { return r[44] }
+func (r UcontextResp) LogUARSize() uint32     { return binary.LittleEndian.Uint32(r[56:]) }
+func (r UcontextResp) NumUARsPerPage() uint32 { return binary.LittleEndian.Uint32(r[60:]) }
 func (r UcontextResp) SetQPTabSize(v uint32)  { binary.LittleEndian.PutUint32(r, v) }
-func (r UcontextResp) SetNumPorts(v uint16)   { binary.LittleEndian.PutUint16(r[36:], v) }
+func (r UcontextResp) SetNumPorts(v uint16)   { binary.LittleEndian.PutUint16(r[32:], v) }
 func (r UcontextResp) SetResponseLength(v uint32) {
-	binary.LittleEndian.PutUint32(r[44:], v)
+	binary.LittleEndian.PutUint32(r[40:], v)
 }
-func (r UcontextResp) SetCQEVersion(v uint8)      { r[48] = v }
-func (r UcontextResp) SetLogUARSize(v uint32)     { binary.LittleEndian.PutUint32(r[64:], v) }
-func (r UcontextResp) SetNumUARsPerPage(v uint32) { binary.LittleEndian.PutUint32(r[68:], v) }
+func (r UcontextResp) SetCQEVersion(v uint8)      { r[44] = v }
+func (r UcontextResp) SetLogUARSize(v uint32)     { binary.LittleEndian.PutUint32(r[56:], v) }
+func (r UcontextResp) SetNumUARsPerPage(v uint32) { binary.LittleEndian.PutUint32(r[60:], v) }

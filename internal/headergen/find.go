@@ -32,7 +32,9 @@ func KernelHeaders() (string, error) {
 	if len(dirs) == 0 {
 		return "", fmt.Errorf("%w: no /usr/src/linux-headers-%s.*-common (apt-get install linux-headers-amd64 on Debian 12, or set DEVXLAB_KERNEL_HEADERS)", ErrNoHeaders, Series)
 	}
-	sort.Slice(dirs, func(i, j int) bool { return len(dirs[i]) < len(dirs[j]) || len(dirs[i]) == len(dirs[j]) && dirs[i] < dirs[j] })
+	sort.Slice(dirs, func(i, j int) bool {
+		return len(dirs[i]) < len(dirs[j]) || len(dirs[i]) == len(dirs[j]) && dirs[i] < dirs[j]
+	})
 	return dirs[len(dirs)-1], nil
 }
 

@@ -48,7 +48,6 @@ const capAccessors = `
 	log_max_klm_list_size umr_ptr_rlky cqe_compression max_num_eqs num_lag_ports log_max_transport_domain
 	vport_counters ets nic_flow_table general_obj_types pkey_table_size gid_table_size native_port_num sq_ts_format rq_ts_format`
 
-
 // MLX5 returns the generated files of package mlx5 by name. overlay is the
 // text of its overlay file.
 func MLX5(overlay string) (map[string][]byte, error) {

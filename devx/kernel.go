@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package devx
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernelFile is /dev/infiniband/uverbsN.
+type kernelFile struct{ fd int }
+
+func openKernel(name string) (File, Info, error) {
+	info, err := lookup(name)
+	if err != nil {
+		return nil, info, fmt.Errorf("devx: open %s: %w", name, err)
+	}
+	fd, err := unix.Open(info.Uverbs, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, info, openError(name, info.Uverbs, err)
+	}
+	return &kernelFile{fd}, info, nil
+}
+
+func (f *kernelFile) Close() error { return unix.Close(f.fd) }
+
+func (f *kernelFile) MapUAR(offset int64, length int) (DoorbellPage, error) {
+	b, err := unix.Mmap(f.fd, offset, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of a UAR: %w", err)
+	}
+	return &uarMapping{b}, nil
+}
+
+// uarMapping is a doorbell page in this process's address space.
+type uarMapping struct{ b []byte }
+
+func (m *uarMapping) Unmap() error { return unix.Munmap(m.b) }

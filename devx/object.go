@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package devx
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"devxlab.example/devx/abi"
+	"devxlab.example/mlx5"
+)
+
+// Object is a firmware object that this context owns: whatever a CREATE or
+// ALLOC command makes.
+type Object struct {
+	d      *Device
+	handle uint32
+	id     uint32
+	op     mlx5.Op
+	closed atomic.Bool
+}
+
+// ID returns the object's number: bits 0x48 to 0x5f of the answer that made it
+// (QPN, CQN, PD number, mkey index, …).
+func (o *Object) ID() uint32 { return o.id }
+
+// Create issues a command that makes an object (devx_is_obj_create_cmd in the
+// driver). out gets the answer. The kernel sets the uid and, for queues, the
+// umem valid bits.
+func (d *Device) Create(in, out []byte) (*Object, error) {
+	o := new(Object)
+	if err := d.create(o, in, out); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+func (d *Device) create(o *Object, in, out []byte) error {
+	return d.with(func(s *Submitter) error {
+		if err := s.load(in, len(out)); err != nil {
+			return err
+		}
+		s.begin(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_CREATE)
+		h := s.handle(abi.MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE, 0)
+		s.input(abi.MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN, len(in))
+		s.output(abi.MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, len(out))
+		err := s.command(0, len(in), len(out))
+		copy(out, s.out)
+		if err != nil {
+			return err
+		}
+		o.d, o.handle, o.op = d, uint32(h.Data()), mlx5.OpOf(in)
+		o.id = binary.BigEndian.Uint32(s.out[8:]) & 0xffffff
+		return nil
+	})
+}
+
+// open reports whether the object may be used.
+func (o *Object) open() error {
+	if o.closed.Load() {
+		return fmt.Errorf("devx: object of %s: %w", o.op, ErrClosed)
+	}
+	return nil
+}
+
+// Modify issues a command that changes the object (devx_is_obj_modify_cmd in
+// the driver). The object's number in the command must be this object's: the
+// kernel answers EINVAL otherwise.
+func (o *Object) Modify(in, out []byte) error {
+	if err := o.open(); err != nil {
+		return err
+	}
+	return o.d.with(func(s *Submitter) error {
+		if err := s.load(in, len(out)); err != nil {
+			return err
+		}
+		err := s.modify(o, 0, len(in), len(out))
+		copy(out, s.out)
+		return err
+	})
+}
+
+// Query issues a command that reads the object (devx_is_obj_query_cmd in the
+// driver).
+func (o *Object) Query(in, out []byte) error {
+	if err := o.open(); err != nil {
+		return err
+	}
+	return o.d.with(func(s *Submitter) error {
+		if err := s.load(in, len(out)); err != nil {
+			return err
+		}
+		s.begin(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_QUERY)
+		s.handle(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE, o.handle)
+		s.input(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_IN, len(in))
+		s.output(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT, len(out))
+		err := s.command(0, len(in), len(out))
+		copy(out, s.out)
+		return err
+	})
+}
+
+// Close destroys the object. The kernel passes no firmware answer on here, on
+// any version: an object that is still in use gives EINVAL or EBUSY. A second
+// call does nothing.
+func (o *Object) Close() error {
+	if o.closed.Swap(true) {
+		return nil
+	}
+	err := o.d.destroy(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_DESTROY, abi.MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, o.handle,
+		fmt.Sprintf("destroy the object %#x of %s", o.id, o.op))
+	if err != nil {
+		o.closed.Store(false)
+	}
+	return err
+}
+
+// destroy issues a method whose only argument is the handle that it drops.
+func (d *Device) destroy(object, method, attr uint16, handle uint32, what string) error {
+	return d.with(func(s *Submitter) error {
+		s.begin(object, method)
+		s.handle(attr, handle)
+		errno, err := s.call()
+		return d.callError(what, errno, err)
+	})
+}

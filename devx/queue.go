@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package devx
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+
+	"devxlab.example/mlx5"
+)
+
+// PD is a protection domain.
+type PD struct{ obj Object }
+
+// PD allocates a protection domain.
+func (d *Device) PD() (*PD, error) {
+	p := new(PD)
+	var in [mlx5.AllocPDInSize]byte
+	var out [mlx5.AllocPDOutSize]byte
+	mlx5.PutHeader(in[:], mlx5.OpAllocPD, 0)
+	return p, d.create(&p.obj, in[:], out[:])
+}
+
+// Number returns the number by which commands name it.
+func (p *PD) Number() uint32 { return p.obj.id }
+
+// Close frees the protection domain.
+func (p *PD) Close() error { return p.obj.Close() }
+
+// MKey is a memory key.
+type MKey struct{ obj Object }
+
+// MKey makes a memory key for the whole of u.
+func (d *Device) MKey(p *PD, u *Umem, access mlx5.Access) (*MKey, error) {
+	if p.obj.d != d || u.d != d {
+		return nil, fmt.Errorf("devx: memory key: PD or user memory %w than %s", ErrForeign, d.info.Name)
+	}
+	m := new(MKey)
+	var in [mlx5.CreateMKeyInSize]byte
+	var out [mlx5.CreateMKeyOutSize]byte
+	_, err := mlx5.CreateMKey{
+		PD: p.Number(), Buf: mlx5.UmemRef{ID: u.ID()}, Addr: u.Addr(), Len: uint64(len(u.Bytes())),
+		LogPageSize: 12, LocalWrite: true, Access: access,
+	}.Encode(in[:])
+	if err != nil {
+		return nil, err
+	}
+	return m, d.create(&m.obj, in[:], out[:])
+}
+
+// Key returns the lkey and rkey: index << 8 | variant 0.
+func (m *MKey) Key() uint32 { return m.obj.id << 8 }
+
+// Close destroys the key.
+func (m *MKey) Close() error { return m.obj.Close() }
+
+// CQ is a completion queue.
+type CQ struct {
+	obj  Object
+	mem  ref
+	size int
+}
+
+// CQ makes a completion queue of at least n entries of 64 bytes, whose events
+// go to completion vector 0. The buffer is user memory of its own, the doorbell
+// record behind it.
+func (d *Device) CQ(n int) (*CQ, error) {
+	if n < 1 || n > 1<<22 {
+		return nil, fmt.Errorf("devx: a CQ of %d entries: 1 to 4194304", n)
+	}
+	uar, err := d.parts.sharedUAR(d)
+	if err != nil {
+		return nil, err
+	}
+	eqn, err := d.EQN(0)
+	if err != nil {
+		return nil, err
+	}
+	log := bits.Len(uint(n - 1))
+	c := &CQ{size: 64<<log + dbrSize}
+	if c.mem, err = d.parts.arena.carve(d, c.size); err != nil {
+		return nil, err
+	}
+	buf := c.mem.umem.Bytes()[c.mem.at:][:64<<log]
+	for i := 0; i < len(buf); i += 64 {
+		buf[i+63] = 0xf1 // opcode invalid, owned by the device
+	}
+	var in [mlx5.CreateCQInSize]byte
+	var out [mlx5.CreateCQOutSize]byte
+	_, err = mlx5.CreateCQ{
+		Buf:            mlx5.UmemRef{ID: c.mem.umem.ID(), Offset: uint64(c.mem.at)},
+		DoorbellRecord: mlx5.UmemRef{ID: c.mem.umem.ID(), Offset: uint64(c.mem.at + 64<<log)},
+		LogSize:        uint8(log),
+		UARPage:        uar.PageID(),
+		EQN:            eqn,
+	}.Encode(in[:])
+	if err == nil {
+		err = d.create(&c.obj, in[:], out[:])
+	}
+	if err != nil {
+		d.parts.arena.release(c.mem, c.size)
+		return nil, err
+	}
+	return c, nil
+}
+
+// Number returns the CQN.
+func (c *CQ) Number() uint32 { return c.obj.id }
+
+// Close destroys the queue.
+func (c *CQ) Close() error {
+	if c.obj.closed.Load() {
+		return nil
+	}
+	err := c.obj.Close()
+	if err == nil {
+		c.obj.d.parts.arena.release(c.mem, c.size)
+	}
+	return err
+}
+
+// parts are what queue pairs share unless they are given their own: made at
+// first use.
+type parts struct {
+	arena arena
+	mu    sync.Mutex
+	uar   *UAR
+	pd    *PD
+	cq    *CQ
+}
+
+// sharedCQE is the size of the shared completion queue. It is for control-path
+// work: many busy queue pairs would overrun it.
+const sharedCQE = 64
+
+func shared[T any](p *parts, place **T, make func() (*T, error)) (*T, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if *place == nil {
+		t, err := make()
+		if err != nil {
+			return nil, err
+		}
+		*place = t
+	}
+	return *place, nil
+}
+
+func (p *parts) sharedUAR(d *Device) (*UAR, error) { return shared(p, &p.uar, d.UAR) }
+
+func (p *parts) sharedPD(d *Device) (*PD, error) { return shared(p, &p.pd, d.PD) }
+
+func (p *parts) sharedCQ(d *Device) (*CQ, error) {
+	if _, err := p.sharedUAR(d); err != nil { // before the lock: the CQ needs it too
+		return nil, err
+	}
+	p.mu.Lock()
+	c := p.cq
+	p.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	c, err := d.CQ(sharedCQE)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	if p.cq == nil {
+		p.cq, c = c, nil
+	}
+	kept := p.cq
+	p.mu.Unlock()
+	if c != nil { // another goroutine was first
+		err = c.Close()
+	}
+	return kept, err
+}
+
+// free unmaps what is mapped. The objects went with the file.
+func (p *parts) free() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	if p.uar != nil {
+		errs = append(errs, p.uar.page.Unmap())
+	}
+	for _, u := range p.arena.chunks {
+		errs = append(errs, u.mem.Free())
+	}
+	return errors.Join(errs...)
+}

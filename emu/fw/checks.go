@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fw
+
+import (
+	"fmt"
+	"strings"
+
+	"devxlab.example/mlx5"
+)
+
+// SyndromeBase marks the syndromes of the emulated device: its low 24 bits are
+// the number of the check that refused. Real firmware's syndromes have 24
+// bits, so none of them looks like one of these.
+const SyndromeBase = 0xde000000
+
+// Check is one thing that the emulated device refuses.
+type Check struct {
+	ID       uint32 // low bits of its syndrome
+	Refuses  string
+	Status   mlx5.Status
+	Evidence string // where it is known from, or "assumed"
+}
+
+// Syndrome returns what a command refused by the check answers.
+func (c *Check) Syndrome() uint32 { return SyndromeBase | c.ID }
+
+// check is an index into checks; 0 means that nothing was refused.
+type check uint8
+
+const (
+	ok check = iota
+	badOp
+	badOpMod
+	shortIn
+	shortOut
+	badUID
+	badPD
+	badCQN
+	badUAR
+	badUmem
+	badQPN
+	badEQN
+	badMKey
+	badCounterSet
+	badSRQN
+	badUCTX
+	badST
+	badRQType
+	badMTU
+	badPort
+	badPkeyIndex
+	badSrcAddrIndex
+	badQueueSize
+	badCQSize
+	badCQESize
+	badEQSize
+	badSRAMax
+	badRRAMax
+	badMsgMax
+	badPMState
+	badState
+	inUse
+	uctxInUse
+	qpLimit
+	objectLimit
+	noUmem
+	umemTooSmall
+	umemUnaligned
+	badUmemPages
+	zeroRMAC
+	zeroRGID
+	mkeyZeroLen
+	mkeyMode
+	mkeyPageSize
+	mkeyRange
+	badCapPage
+	badRoCEIndex
+	numChecks
+)
+
+// checks is the one table of what is refused and why that is believed. Sources
+// named are the driver (drivers/infiniband/hw/mlx5, drivers/net/ethernet/
+// mellanox/mlx5/core), rdma-core, and failures of real cards that were reported
+// in public, by their syndrome.
+var checks = [numChecks]Check{
+	badOp:           {Refuses: "an opcode that the device does not offer", Status: mlx5.StatusBadOp, Evidence: "status text, cmd.c cmd_status_str"},
+	badOpMod:        {Refuses: "an op_mod that the command does not have", Status: mlx5.StatusBadOp, Evidence: "assumed"},
+	shortIn:         {Refuses: "an input shorter than the command's layout", Status: mlx5.StatusBadInpLen, Evidence: "status text, cmd.c cmd_status_str"},
+	shortOut:        {Refuses: "room for output shorter than the command's layout", Status: mlx5.StatusBadOutpLen, Evidence: "status text, cmd.c cmd_status_str"},
+	badUID:          {Refuses: "a uid that no CREATE_UCTX has returned", Status: mlx5.StatusBadRes, Evidence: "reported for CREATE_MKEY as syndrome 0x76555f, without its status: status assumed"},
+	badPD:           {Refuses: "a protection domain that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid: rdma-core tests, test_mlx5_devx.py"},
+	badCQN:          {Refuses: "a completion queue that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badUAR:          {Refuses: "a UAR that does not exist or has another uid (uid 0 is everyone's: Linux before 6.1 allocates UARs so)", Status: mlx5.StatusBadRes, Evidence: "status text; uid of UARs: driver, mlx5_cmd_uar_alloc"},
+	badUmem:         {Refuses: "user memory that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badQPN:          {Refuses: "a queue pair that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "assumed; real cards answered 0x9 (syndromes 0x25b161, 0x7ea02d) for QPs lost in a reset"},
+	badEQN:          {Refuses: "an event queue that does not exist", Status: mlx5.StatusBadRes, Evidence: "status text; the driver checks it first (mlx5_vector2eqn)"},
+	badMKey:         {Refuses: "a memory key that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badCounterSet:   {Refuses: "a Q counter set that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badSRQN:         {Refuses: "a shared receive queue that does not exist (the device offers none)", Status: mlx5.StatusBadRes, Evidence: "status text"},
+	badUCTX:         {Refuses: "the uid of a context that does not exist, in DESTROY_UCTX", Status: mlx5.StatusBadParam, Evidence: "reported, syndrome 0x15555"},
+	badST:           {Refuses: "a service type that the device does not offer", Status: mlx5.StatusBadParam, Evidence: "status text"},
+	badRQType:       {Refuses: "a receive queue type that does not exist", Status: mlx5.StatusBadParam, Evidence: "status text"},
+	badMTU:          {Refuses: "a path MTU other than 1 to 5", Status: mlx5.StatusBadParam, Evidence: "driver, qp.c: IB_MTU_256 to IB_MTU_4096 are passed on as they are"},
+	badPort:         {Refuses: "a port other than 1 to num_ports", Status: mlx5.StatusBadParam, Evidence: "reported for RST2INIT, syndrome 0x177405"},
+	badPkeyIndex:    {Refuses: "a P_Key index outside the table", Status: mlx5.StatusIX, Evidence: "assumed"},
+	badSrcAddrIndex: {Refuses: "a GID index outside the RoCE address table", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badQueueSize:    {Refuses: "a queue larger than log_max_qp_sz", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
+	badCQSize:       {Refuses: "a completion queue larger than log_max_cq_sz", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
+	badCQESize:      {Refuses: "a completion queue entry of neither 64 nor 128 bytes", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badEQSize:       {Refuses: "an event queue larger than 2^22 entries", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badSRAMax:       {Refuses: "log_sra_max over log_max_ra_req_qp", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability (max_qp_init_rd_atom)"},
+	badRRAMax:       {Refuses: "log_rra_max over log_max_ra_res_qp", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability (max_qp_rd_atom)"},
+	badMsgMax:       {Refuses: "log_msg_max over log_max_msg", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
+	badPMState:      {Refuses: "path migration state 2, which does not exist", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/qp.h: 0 armed, 1 rearm, 3 migrated"},
+	badState:        {Refuses: "a transition that does not start from the queue pair's state", Status: mlx5.StatusBadQPState, Evidence: "status text; whether cards answer 0x3 here is not public"},
+	inUse:           {Refuses: "the destruction of an object that another one uses", Status: mlx5.StatusBadResState, Evidence: "reported for DESTROY_CQ (0x1870ad) and DEALLOC_PD (0x31b635); the others assumed alike"},
+	uctxInUse:       {Refuses: "the destruction of a user context that still has objects", Status: mlx5.StatusBadResState, Evidence: "assumed"},
+	qpLimit:         {Refuses: "a queue pair over log_max_qp", Status: mlx5.StatusLIM, Evidence: "reported: limits exceeded, CREATE_QP; another card answered 0x5 (0x65b500)"},
+	objectLimit:     {Refuses: "an object over the limit of its kind", Status: mlx5.StatusLIM, Evidence: "reported for CREATE_MKEY (0x59c8a4, 0x18af6); the others assumed alike"},
+	noUmem:          {Refuses: "a queue in physical memory, from a user context", Status: mlx5.StatusBadParam, Evidence: "assumed; the kernel sets the umem valid bits itself (devx_set_umem_valid)"},
+	umemTooSmall:    {Refuses: "user memory too small for the queue or doorbell record in it", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	umemUnaligned:   {Refuses: "a queue that is not 64-byte aligned or a doorbell record that is not 8-byte aligned", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badUmemPages:    {Refuses: "a umem without pages, or with more of them than the input has", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	zeroRMAC:        {Refuses: "a RoCE INIT2RTR without a remote MAC address", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	zeroRGID:        {Refuses: "a RoCE INIT2RTR without a remote GID", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	mkeyZeroLen:     {Refuses: "a memory key without translation entries", Status: mlx5.StatusBadParam, Evidence: "reported, syndrome 0x3bf6f"},
+	mkeyMode:        {Refuses: "a memory key access mode that the device does not offer", Status: mlx5.StatusBadParam, Evidence: "status text"},
+	mkeyPageSize:    {Refuses: "a memory key page size over the capability", Status: mlx5.StatusBadParam, Evidence: "reported, syndrome 0x38a711"},
+	mkeyRange:       {Refuses: "a memory key that reaches beyond its user memory", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badCapPage:      {Refuses: "a capability page that the device does not have", Status: mlx5.StatusBadParam, Evidence: "reported for QUERY_HCA_CAP, syndrome 0x5add95"},
+	badRoCEIndex:    {Refuses: "a RoCE address index outside the table", Status: mlx5.StatusIX, Evidence: "status text; the command assumed"},
+}
+
+func init() {
+	for i := range checks {
+		checks[i].ID = uint32(i)
+	}
+}
+
+// Checks returns everything that the device refuses.
+func Checks() []Check { return append([]Check(nil), checks[1:]...) }
+
+// CheckOf returns the check that a syndrome of the emulated device names, or
+// nil if it is no such syndrome.
+func CheckOf(syndrome uint32) *Check {
+	id := syndrome &^ SyndromeBase
+	if syndrome&0xff000000 != SyndromeBase || id == 0 || id >= uint32(numChecks) {
+		return nil
+	}
+	c := checks[id]
+	return &c
+}
+
+// ChecksMarkdown returns the table for docs/.
+func ChecksMarkdown() string {
+	var b strings.Builder
+	b.WriteString("| syndrome | refuses | status | evidence |\n|---|---|---|---|\n")
+	for _, c := range Checks() {
+		fmt.Fprintf(&b, "| %#x | %s | %#x %s | %s |\n", c.Syndrome(), c.Refuses, uint8(c.Status), c.Status, c.Evidence)
+	}
+	return b.String()
+}

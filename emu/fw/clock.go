@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fw
+
+import (
+	"container/heap"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Clock is what the emulated device's commands take their time on.
+type Clock interface {
+	// Now returns the time since the clock was made.
+	Now() time.Duration
+	// SleepUntil returns when Now is at least t.
+	SleepUntil(t time.Duration)
+	// Busy tells the clock that n more goroutines (fewer if n is negative) are
+	// about to issue commands, or are issuing them.
+	Busy(n int)
+}
+
+// RealClock is CLOCK_MONOTONIC. SleepUntil blocks the OS thread, as a command
+// blocks its caller in the kernel.
+type RealClock struct{ start int64 }
+
+// NewRealClock returns a real clock that starts at 0.
+func NewRealClock() *RealClock { return &RealClock{start: monotonic()} }
+
+func monotonic() int64 {
+	var ts unix.Timespec
+	// Cannot fail: CLOCK_MONOTONIC exists on every Linux.
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return ts.Nano()
+}
+
+// Now returns the time since NewRealClock.
+func (c *RealClock) Now() time.Duration { return time.Duration(monotonic() - c.start) }
+
+// SleepUntil blocks the calling OS thread. time.Sleep would round up to a
+// millisecond.
+func (c *RealClock) SleepUntil(t time.Duration) {
+	ts := unix.NsecToTimespec(c.start + int64(t))
+	for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &ts, nil) == unix.EINTR {
+	}
+}
+
+// Busy does nothing: real time passes by itself.
+func (c *RealClock) Busy(int) {}
+
+// VirtualClock is a discrete-event clock. It stands still while a goroutine
+// that it was told of is running, and jumps to the next event when all of them
+// sleep. Sleepers that are due at the same instant wake one after the other,
+// in the order in which they fell asleep, so that a run is repeatable.
+//
+// Time is exact if every goroutine that issues commands is announced with
+// Busy before it starts, and taken back when it has nothing left to issue. A
+// sleeper that nobody announced does not hold the clock back: alone, it wakes
+// at once with the clock at its instant.
+type VirtualClock struct {
+	mu       sync.Mutex
+	now      time.Duration
+	busy     int
+	sleepers sleepers
+	seq      uint64
+}
+
+type sleeper struct {
+	at   time.Duration
+	seq  uint64
+	wake chan struct{}
+}
+
+type sleepers []sleeper
+
+func (s sleepers) Len() int { return len(s) }
+func (s sleepers) Less(i, j int) bool {
+	return s[i].at < s[j].at || s[i].at == s[j].at && s[i].seq < s[j].seq
+}
+func (s sleepers) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+func (s *sleepers) Push(x any)   { *s = append(*s, x.(sleeper)) }
+func (s *sleepers) Pop() any {
+	last := (*s)[len(*s)-1]
+	*s = (*s)[:len(*s)-1]
+	return last
+}
+
+// Now returns the virtual time.
+func (c *VirtualClock) Now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// Busy announces or takes back goroutines.
+func (c *VirtualClock) Busy(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy += n
+	c.advance()
+}
+
+// SleepUntil blocks the goroutine until the clock has reached t.
+func (c *VirtualClock) SleepUntil(t time.Duration) {
+	c.mu.Lock()
+	if t <= c.now {
+		c.mu.Unlock()
+		return
+	}
+	wake := make(chan struct{})
+	heap.Push(&c.sleepers, sleeper{t, c.seq, wake})
+	c.seq++
+	c.advance()
+	c.mu.Unlock()
+	<-wake
+}
+
+// advance wakes the next sleeper if nobody who was announced is running.
+func (c *VirtualClock) advance() {
+	for len(c.sleepers) > 0 && len(c.sleepers) >= c.busy {
+		next := heap.Pop(&c.sleepers).(sleeper)
+		c.now = max(c.now, next.at)
+		close(next.wake)
+		if c.busy > 0 {
+			return // it runs now; the rest follow when it sleeps or is done
+		}
+	}
+}

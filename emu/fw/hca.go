@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package fw is the firmware of the emulated HCA: it executes mlx5 commands on
+// objects in memory, refuses what firmware is known to refuse (see Checks), and
+// takes the time that its profile tells it to.
+//
+// It knows neither the kernel nor PCI: a front end (emu/uverbs in process,
+// a PCI function in a virtual machine) hands it a command's bytes. It does not
+// move packets: work requests and doorbells mean nothing to it.
+package fw
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"devxlab.example/mlx5"
+)
+
+// Config says what device to make. Its zero value is a device that adds no
+// latency on a real clock, with the limits of a ConnectX-6 Dx.
+type Config struct {
+	Profile  *Profile // nil: the built-in "zero"
+	Clock    Clock    // nil: a RealClock
+	LogMaxQP int      // log2 of the queue pairs alive at once, 1 to 22; 0: 17
+	LogMaxUC int      // log2 of the user contexts alive at once, 1 to 15; 0: 8; -1: none, a device without DevX
+	Seed     uint64   // of the latencies that are drawn
+}
+
+// HCA is an emulated device. Its methods may be called at the same time.
+type HCA struct {
+	profile  *Profile
+	clock    Clock
+	engine   *engine
+	zero     bool
+	logMaxQP uint8
+	logMaxUC uint8
+
+	pds      *table[pd]
+	uars     *table[uar]
+	uctxs    *table[uctx]
+	umems    *table[umem]
+	mkeys    *table[mkey]
+	eqs      *table[eq]
+	cqs      *table[cq]
+	qps      *table[qp]
+	counters *table[counterSet]
+
+	roceMu sync.Mutex
+	roce   [roceTableSize]roceAddress
+
+	doorbells atomic.Uint64
+
+	eventMu sync.Mutex
+	events  func(Event)
+	trace   func(in, out []byte, took time.Duration)
+}
+
+// Limits of the device; those that the reference card has in ibv_devinfo -v
+// are the same (ConnectX-6 Dx, firmware 22.36.1010).
+const (
+	numPorts      = 1
+	logMaxQPSize  = 15
+	logMaxCQ      = 24
+	logMaxCQSize  = 22
+	logMaxEQSize  = 22
+	logMaxPD      = 23
+	logMaxMKey    = 24
+	logMaxUmem    = 22
+	logMaxRA      = 4
+	logMaxMsg     = 30
+	maxPageShift  = 31
+	roceTableSize = 255
+	maxCounters   = 255
+	firstQPN      = 0x40
+)
+
+type (
+	pd         struct{ entry }
+	counterSet struct{ entry }
+	uar        struct{ entry }
+	uctx       struct{ entry }
+	eq         struct{ entry }
+	umem       struct {
+		entry
+		bytes uint64
+	}
+	mkey struct {
+		entry
+		ctx        [mlx5.MKCSize]byte
+		pd, umem   uint32
+		umemOffset uint64
+	}
+	cq struct {
+		entry
+		ctx      [mlx5.CQCSize]byte
+		buf, dbr uint32 // umems
+		uar, eqn uint32
+	}
+	qp struct {
+		entry
+		wqUmem   uint32
+		qpc      [mlx5.QPCSize]byte
+		wqOffset uint64
+	}
+	roceAddress [mlx5.RoCEAddrLayoutSize]byte
+)
+
+// New makes a device.
+func New(c Config) (*HCA, error) {
+	p := c.Profile
+	if p == nil {
+		var err error
+		if p, err = ProfileByName("zero"); err != nil {
+			return nil, err
+		}
+	}
+	clock := c.Clock
+	if clock == nil {
+		clock = NewRealClock()
+	}
+	if c.LogMaxQP == 0 {
+		c.LogMaxQP = 17
+	}
+	if c.LogMaxQP < 1 || c.LogMaxQP > 22 {
+		return nil, fmt.Errorf("emu: log_max_qp %d is out of range: 1 to 22", c.LogMaxQP)
+	}
+	if c.LogMaxUC == 0 {
+		c.LogMaxUC = 8
+	}
+	if c.LogMaxUC < -1 || c.LogMaxUC > 15 {
+		return nil, fmt.Errorf("emu: log_max_uctx %d is out of range: 1 to 15, or -1 for none", c.LogMaxUC)
+	}
+	h := &HCA{
+		profile:  p,
+		clock:    clock,
+		engine:   newEngine(p, c.Seed),
+		zero:     p.Zero(),
+		logMaxQP: uint8(c.LogMaxQP),
+		logMaxUC: uint8(max(c.LogMaxUC, 0)),
+		pds:      newTable[pd](1, 1<<logMaxPD),
+		uars:     newTable[uar](6, 1<<16), // page 6 is the first behind the initialisation segment
+		umems:    newTable[umem](1, 1<<logMaxUmem),
+		mkeys:    newTable[mkey](4, 1<<logMaxMKey), // indexes up to 3 are the reserved physical keys
+		eqs:      newTable[eq](4, 64),
+		cqs:      newTable[cq](0x400, 1<<logMaxCQ-0x400),
+		qps:      newTable[qp](firstQPN, 1<<c.LogMaxQP),
+		counters: newTable[counterSet](1, maxCounters),
+	}
+	h.uctxs = newTable[uctx](1, 1<<h.logMaxUC)
+	return h, nil
+}
+
+// Profile returns what the device's commands cost.
+func (h *HCA) Profile() *Profile { return h.profile }
+
+// Clock returns the clock that the device's commands take their time on.
+func (h *HCA) Clock() Clock { return h.clock }
+
+// Stats returns what the device has done.
+func (h *HCA) Stats() Stats {
+	return Stats{
+		Commands:     h.engine.commands.Load(),
+		InFlight:     h.engine.inFlight.Load(),
+		MostInFlight: h.engine.most.Load(),
+		QPs:          h.qps.count(),
+		Doorbells:    h.doorbells.Load(),
+	}
+}
+
+// Trace makes the device call f with each command when it is done; in and out
+// must not be kept. It is to be called before the first command.
+func (h *HCA) Trace(f func(in, out []byte, took time.Duration)) { h.trace = f }
+
+// Doorbell takes a store to a doorbell page. The device moves no data, so it
+// only counts it.
+func (h *HCA) Doorbell(uar uint32, offset int, v uint64) { h.doorbells.Add(1) }
+
+// Event is something that the device tells its driver.
+type Event struct {
+	Type   mlx5.EventType
+	Object uint32 // QPN or CQN; 0 for an event of the whole device
+}
+
+// Notify makes the device call f with each event. f must not block.
+func (h *HCA) Notify(f func(Event)) {
+	h.eventMu.Lock()
+	h.events = f
+	h.eventMu.Unlock()
+}
+
+// Raise makes the device report an event, as a fault campaign needs it: without
+// packets, nothing in the device raises one by itself.
+func (h *HCA) Raise(e Event) {
+	h.eventMu.Lock()
+	f := h.events
+	h.eventMu.Unlock()
+	if f != nil {
+		f(e)
+	}
+}
+
+// command is one command under execution.
+type command struct {
+	in, out []byte
+	uid     uint16
+}
+
+type handler struct {
+	run    func(h *HCA, c *command) check
+	in     int  // least bytes of input
+	out    int  // least bytes of output
+	anyMod bool // the handler looks at op_mod itself
+}
+
+// opTableSize is beyond the last opcode: general commands end at 0xd00
+// (MLX5_CMD_OP_GENERAL_END).
+const opTableSize = 0xd00
+
+// handlers has what the device offers; an opcode that is not here is refused.
+var handlers [opTableSize]handler
+
+func init() {
+	offer := func(op mlx5.Op, run func(*HCA, *command) check, anyMod bool) {
+		in, out := op.Layouts()
+		handlers[op] = handler{run, in.Bytes, out.Bytes, anyMod}
+	}
+	offer(mlx5.OpNOP, func(*HCA, *command) check { return ok }, false)
+	offer(mlx5.OpQueryHCACap, (*HCA).queryHCACap, true)
+	offer(mlx5.OpQueryAdapter, (*HCA).queryAdapter, false)
+	offer(mlx5.OpQueryISSI, (*HCA).queryISSI, false)
+	offer(mlx5.OpQueryRoCEAddress, (*HCA).queryRoCEAddress, false)
+	offer(mlx5.OpSetRoCEAddress, (*HCA).setRoCEAddress, false)
+	offer(mlx5.OpCreateUCTX, (*HCA).createUCTX, false)
+	offer(mlx5.OpDestroyUCTX, (*HCA).destroyUCTX, false)
+	offer(mlx5.OpAllocPD, (*HCA).allocPD, false)
+	offer(mlx5.OpDeallocPD, (*HCA).deallocPD, false)
+	offer(mlx5.OpAllocUAR, (*HCA).allocUAR, false)
+	offer(mlx5.OpDeallocUAR, (*HCA).deallocUAR, false)
+	offer(mlx5.OpAllocQCounter, (*HCA).allocQCounter, false)
+	offer(mlx5.OpDeallocQCounter, (*HCA).deallocQCounter, false)
+	offer(mlx5.OpQueryQCounter, (*HCA).queryQCounter, false)
+	offer(mlx5.OpCreateUmem, (*HCA).createUmem, false)
+	offer(mlx5.OpDestroyUmem, (*HCA).destroyUmem, false)
+	offer(mlx5.OpCreateMKey, (*HCA).createMKey, false)
+	offer(mlx5.OpQueryMKey, (*HCA).queryMKey, false)
+	offer(mlx5.OpDestroyMKey, (*HCA).destroyMKey, false)
+	offer(mlx5.OpCreateEQ, (*HCA).createEQ, false)
+	offer(mlx5.OpDestroyEQ, (*HCA).destroyEQ, false)
+	offer(mlx5.OpCreateCQ, (*HCA).createCQ, false)
+	offer(mlx5.OpQueryCQ, (*HCA).queryCQ, false)
+	offer(mlx5.OpDestroyCQ, (*HCA).destroyCQ, false)
+	offer(mlx5.OpCreateQP, (*HCA).createQP, false)
+	offer(mlx5.OpQueryQP, (*HCA).queryQP, false)
+	offer(mlx5.OpDestroyQP, (*HCA).destroyQP, false)
+	for _, op := range mlx5.Transitions() {
+		offer(op, (*HCA).transition, false)
+	}
+}
+
+// Exec executes one command and writes its answer, status and syndrome first,
+// into out, which it clears before. It blocks for as long as the command takes
+// on the device's clock. The uid in the command's bytes is taken as the
+// caller's: a front end sets it.
+//
+// An out of fewer than 8 bytes has no room for an answer and gets none.
+func (h *HCA) Exec(in, out []byte) {
+	h.engine.enter()
+	start := time.Duration(0)
+	if h.trace != nil {
+		start = h.clock.Now()
+	}
+	op := mlx5.OpOf(in)
+	if !h.zero {
+		h.clock.SleepUntil(h.engine.reserve(h.clock.Now(), op))
+	}
+	clear(out)
+	if refused := h.execute(op, in, out); refused != ok {
+		clear(out)
+		if len(out) >= 8 {
+			o := mlx5.CmdOut(out)
+			out[0] = byte(checks[refused].Status)
+			putSyndrome(o, checks[refused].Syndrome())
+		}
+	}
+	if h.trace != nil {
+		h.trace(in, out, h.clock.Now()-start)
+	}
+	h.engine.leave()
+}
+
+func putSyndrome(out []byte, s uint32) {
+	out[4], out[5], out[6], out[7] = byte(s>>24), byte(s>>16), byte(s>>8), byte(s)
+}
+
+func (h *HCA) execute(op mlx5.Op, in, out []byte) check {
+	if int(op) >= len(handlers) || handlers[op].run == nil {
+		return badOp
+	}
+	hd := &handlers[op]
+	if len(in) < hd.in {
+		return shortIn
+	}
+	if len(out) < hd.out {
+		return shortOut
+	}
+	hdr := mlx5.RST2INITQPIn(in) // opcode, uid and op_mod stand at the same place in every command
+	if !hd.anyMod && hdr.OpMod() != 0 {
+		return badOpMod
+	}
+	c := command{in: in, out: out, uid: hdr.UID()}
+	if c.uid != 0 && op != mlx5.OpCreateUCTX && op != mlx5.OpDestroyUCTX {
+		u := h.uctxs.get(uint32(c.uid))
+		if u == nil {
+			return badUID
+		}
+		u.mu.Lock()
+		live := u.live
+		u.mu.Unlock()
+		if !live {
+			return badUID
+		}
+	}
+	return hd.run(h, &c)
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package uverbs puts the emulated HCA behind a uverbs file inside the process:
+// it plays ib_uverbs and mlx5_ib, and decodes the ioctls that package devx
+// encodes for the kernel. Importing it registers the scheme "emu":
+//
+//	import _ "devxlab.example/emu/uverbs"
+//	d, err := devx.Open("emu:")
+//
+// Behind the colon stand options, separated by commas:
+//
+//	profile=NAME|FILE  what commands cost: zero (default), published, or a JSON file
+//	latency=DURATION   each command takes this long, in the place of the profile's figures
+//	submit=DURATION    the serial cost of handing a command over, likewise
+//	threads=N          commands that firmware executes at once, 1 to 64
+//	slots=N            command slots, 1 to 31
+//	clock=real|virtual what the commands take their time on
+//	log_max_qp=N       log2 of the queue pairs alive at once, 1 to 22; default 17
+//	kernel=X.Y         the kernel whose error reporting is followed; default 6.1
+//	devx=on|off        a firmware with or without user contexts
+//	seed=N             of the latencies that are drawn
+//	name=TEXT          tells devices with the same options apart
+//
+// Files opened by the same name are contexts of one device, which is made at
+// the first and gone with the last.
+//
+// It answers DevX. The verbs commands (create, modify and query of a verbs
+// queue pair) get EOPNOTSUPP: they go through the driver's own code, and a
+// model of that would prove nothing about it.
+package uverbs
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"devxlab.example/devx"
+	"devxlab.example/emu/fw"
+	"devxlab.example/mlx5"
+)
+
+// Scheme is what the names of emulated devices begin with, before the colon.
+const Scheme = "emu"
+
+func init() { devx.Register(Scheme, driver{}) }
+
+type driver struct{}
+
+func (driver) Open(rest string) (devx.File, devx.Info, error) {
+	d, err := acquire(rest)
+	if err != nil {
+		return nil, devx.Info{}, fmt.Errorf("devx: open %s:%s: %w", Scheme, rest, err)
+	}
+	return newFile(d), d.info, nil
+}
+
+// Device is an emulated device and the part of the kernel in front of it.
+type Device struct {
+	name    string
+	info    devx.Info
+	hca     *fw.HCA
+	outbox  bool // the kernel passes firmware's answer on (Linux 5.18 and later)
+	uarUID  bool // UARs get the context's uid (Linux 6.1; 5.15 gives 0)
+	vectors []uint32
+	opens   int
+
+	logMaxUCTX uint8 // the driver reads the capabilities once
+
+	mu    sync.Mutex
+	files map[*File]struct{}
+	gone  bool
+}
+
+var (
+	devicesMu sync.Mutex
+	devices   = map[string]*Device{}
+)
+
+// Lookup returns the emulated device behind a name of the form "emu:…", while
+// a file of it is open.
+func Lookup(name string) (*Device, bool) {
+	devicesMu.Lock()
+	defer devicesMu.Unlock()
+	d, ok := devices[strings.TrimPrefix(name, Scheme+":")]
+	return d, ok
+}
+
+func acquire(rest string) (*Device, error) {
+	devicesMu.Lock()
+	defer devicesMu.Unlock()
+	d := devices[rest]
+	if d == nil {
+		var err error
+		if d, err = newDevice(rest); err != nil {
+			return nil, err
+		}
+		devices[rest] = d
+	}
+	d.opens++
+	return d, nil
+}
+
+func (d *Device) release() {
+	devicesMu.Lock()
+	defer devicesMu.Unlock()
+	if d.opens--; d.opens == 0 && devices[d.name] == d {
+		delete(devices, d.name)
+	}
+}
+
+// config is what the options say.
+type config struct {
+	fw      fw.Config
+	profile string
+	latency time.Duration
+	submit  time.Duration
+	threads int
+	slots   int
+	major   int
+	minor   int
+}
+
+func newDevice(rest string) (*Device, error) {
+	c, err := parse(rest)
+	if err != nil {
+		return nil, err
+	}
+	hca, err := fw.New(c.fw)
+	if err != nil {
+		return nil, err
+	}
+	d := &Device{
+		name:   rest,
+		hca:    hca,
+		outbox: c.major > 5 || c.major == 5 && c.minor >= 18,
+		uarUID: c.major > 6 || c.major == 6 && c.minor >= 1,
+		files:  map[*File]struct{}{},
+		info: devx.Info{
+			Name: Scheme + ":" + rest, Driver: "none", VendorID: 0x15b3, PartID: 0x101d, NUMANode: -1,
+			Firmware: "22.36.1010", BoardID: "MT_0000000359", HCAType: "MT4125", NodeGUID: "0200:00ff:fe00:0001",
+			Stack:    devx.Stack{Kind: devx.StackUnknown, Evidence: "no kernel: emulated inside the process"},
+			Ports:    []devx.Port{{Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "Ethernet", Rate: "100 Gb/sec (4X EDR)"}},
+			Emulated: true,
+		},
+	}
+	hca.Notify(d.event)
+	if err := d.probe(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func parse(rest string) (config, error) {
+	c := config{profile: "zero", latency: -1, submit: -1, major: 6, minor: 1}
+	seen := map[string]bool{}
+	if rest == "" {
+		return c, c.finish()
+	}
+	for _, option := range strings.Split(rest, ",") {
+		key, value, _ := strings.Cut(option, "=")
+		if seen[key] {
+			return c, fmt.Errorf("option %s is given twice", key)
+		}
+		seen[key] = true
+		if err := c.set(key, value); err != nil {
+			return c, err
+		}
+	}
+	return c, c.finish()
+}
+
+const optionNames = "profile, latency, submit, threads, slots, clock, log_max_qp, kernel, devx, seed, name"
+
+func (c *config) set(key, value string) (err error) {
+	switch key {
+	case "profile":
+		c.profile = value
+	case "latency":
+		c.latency, err = duration(key, value)
+	case "submit":
+		c.submit, err = duration(key, value)
+	case "threads":
+		c.threads, err = number(key, value, 1, 64)
+	case "slots":
+		c.slots, err = number(key, value, 1, 31)
+	case "clock":
+		switch value {
+		case "real":
+			c.fw.Clock = fw.NewRealClock()
+		case "virtual":
+			c.fw.Clock = &fw.VirtualClock{}
+		default:
+			err = fmt.Errorf("option clock=%s: real or virtual", value)
+		}
+	case "log_max_qp":
+		c.fw.LogMaxQP, err = number(key, value, 1, 22)
+	case "kernel":
+		if n, _ := fmt.Sscanf(value, "%d.%d", &c.major, &c.minor); n != 2 {
+			err = fmt.Errorf("option kernel=%s: a version such as 5.15", value)
+		}
+	case "devx":
+		switch value {
+		case "on":
+		case "off":
+			c.fw.LogMaxUC = -1
+		default:
+			err = fmt.Errorf("option devx=%s: on or off", value)
+		}
+	case "seed":
+		if c.fw.Seed, err = strconv.ParseUint(value, 0, 64); err != nil {
+			err = fmt.Errorf("option seed=%s: a number", value)
+		}
+	case "name":
+	default:
+		err = fmt.Errorf("no option %q: %s", key, optionNames)
+	}
+	return err
+}
+
+func duration(key, value string) (time.Duration, error) {
+	v, err := time.ParseDuration(value)
+	if err != nil {
+		return 0, fmt.Errorf("option %s=%s: a duration such as 200us", key, value)
+	}
+	if v < 0 || v > fw.MaxLatency {
+		return 0, fmt.Errorf("option %s=%s: 0 to %v", key, value, fw.MaxLatency)
+	}
+	return v, nil
+}
+
+func number(key, value string, least, most int) (int, error) {
+	v, err := strconv.Atoi(value)
+	if err != nil || v < least || v > most {
+		return 0, fmt.Errorf("option %s=%s: a number from %d to %d", key, value, least, most)
+	}
+	return v, nil
+}
+
+// finish makes the profile that the options ask for.
+func (c *config) finish() error {
+	base, err := fw.ProfileByName(c.profile)
+	if err != nil {
+		return err
+	}
+	p := *base
+	if c.latency >= 0 {
+		p.Default = fw.Dist{Fixed: c.latency}
+		p.Ops = map[mlx5.Op]fw.Dist{}
+		p.Name += fmt.Sprintf("+latency=%v", c.latency)
+	}
+	if c.submit >= 0 {
+		p.Submit = fw.Dist{Fixed: c.submit}
+		p.Name += fmt.Sprintf("+submit=%v", c.submit)
+	}
+	if c.threads > 0 {
+		p.Threads = c.threads
+		p.Name += fmt.Sprintf("+threads=%d", c.threads)
+	}
+	if c.slots > 0 {
+		p.Slots = c.slots
+		p.Name += fmt.Sprintf("+slots=%d", c.slots)
+	}
+	c.fw.Profile = &p
+	return p.Compile()
+}
+
+// probe does what the driver does when it finds the device, as far as a user
+// sees it: capabilities, event queues and the GID table.
+func (d *Device) probe() error {
+	caps, query := make([]byte, mlx5.QueryHCACapOutSize), make([]byte, mlx5.QueryHCACapInSize)
+	mlx5.PutHeader(query, mlx5.OpQueryHCACap, mlx5.QueryHCACapOpMod(mlx5.CapGeneral, true))
+	if err := d.exec(query, caps); err != nil {
+		return err
+	}
+	d.logMaxUCTX = mlx5.HCACap(mlx5.QueryHCACapOut(caps).Capability()).LogMaxUCTX()
+	const vectors = 1
+	for range vectors {
+		in, out := make([]byte, mlx5.CreateEQInSize), make([]byte, mlx5.CreateEQOutSize)
+		mlx5.PutHeader(in, mlx5.OpCreateEQ, 0)
+		mlx5.CreateEQIn(in).EQContextEntry().SetLogEQSize(10)
+		if err := d.exec(in, out); err != nil {
+			return err
+		}
+		d.vectors = append(d.vectors, uint32(mlx5.CreateEQOut(out).EQNumber()))
+	}
+	// RoCE v1 and v2 of the link-local and of the IPv4 address, in the order of
+	// the reference card's table.
+	linkLocal := [16]byte{0xfe, 0x80, 8: 0x00, 9: 0x00, 10: 0x00, 11: 0xff, 12: 0xfe, 13: 0x00, 14: 0x00, 15: 0x01}
+	ipv4 := [16]byte{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1} // TEST-NET-1
+	for i, gid := range [][16]byte{linkLocal, linkLocal, ipv4, ipv4} {
+		in, out := make([]byte, mlx5.SetRoCEAddressInSize), make([]byte, mlx5.SetRoCEAddressOutSize)
+		mlx5.PutHeader(in, mlx5.OpSetRoCEAddress, 0)
+		mlx5.SetRoCEAddressIn(in).SetRoCEAddressIndex(uint16(i))
+		a := mlx5.SetRoCEAddressIn(in).RoCEAddress()
+		copy(a.SourceL3Address(), gid[:])
+		a.SetSourceMAC4732(0x0200)
+		a.SetSourceMAC310(1)
+		a.SetRoCEVersion(uint8(2 * (i % 2))) // 0 is v1, 2 is v2
+		if i == 1 {
+			a.SetRoCEL3Type(1) // IPv6; 0 is IPv4, and RoCE v1
+		}
+		if err := d.exec(in, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *Device) exec(in, out []byte) error {
+	d.hca.Exec(in, out)
+	if status, syndrome := mlx5.StatusOf(out); status != mlx5.StatusOK {
+		return &mlx5.CommandError{Op: mlx5.OpOf(in), Status: status, Syndrome: syndrome, HasOutbox: true}
+	}
+	return nil
+}
+
+// HCA returns the device behind the file, to look at its statistics or to make
+// it report an event.
+func (d *Device) HCA() *fw.HCA { return d.hca }
+
+// Unplug takes the device away: calls under way lose their answer (ENXIO),
+// later ones fail with EIO, and every channel ends.
+func (d *Device) Unplug() {
+	devicesMu.Lock()
+	if devices[d.name] == d {
+		delete(devices, d.name) // the next Open finds a new one
+	}
+	devicesMu.Unlock()
+	d.mu.Lock()
+	d.gone = true
+	files := d.files
+	d.files = map[*File]struct{}{}
+	d.mu.Unlock()
+	for f := range files {
+		f.gone.Store(true)
+		f.endChannels()
+	}
+}
+
+// event hands an event to every file of the device.
+func (d *Device) event(e fw.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for f := range d.files {
+		f.deliver(e)
+	}
+}
