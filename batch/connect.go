@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package batch
+
+import (
+	"context"
+	"errors"
+
+	"devxlab.example/devx"
+	"devxlab.example/mlx5"
+)
+
+// Endpoint is a queue pair in RESET and what it takes to bring it to RTS.
+type Endpoint struct {
+	QP   *devx.QP
+	INIT mlx5.RST2INIT
+	RTR  mlx5.INIT2RTR
+	RTS  mlx5.RTR2RTS
+}
+
+// Reached is how far a queue pair came.
+type Reached struct {
+	QP    *devx.QP
+	State mlx5.State // after the last transition that is known to be done
+	Err   error      // why it came no further; nil in RTS
+}
+
+// ToRTS brings queue pairs from RESET to RTS, state by state: all that can go
+// to INIT, then all that are there to RTR, then to RTS. One that fails stays
+// where it is and does not hold up the others. The batch must be empty, and is
+// empty afterwards; its options apply, StopOnError to each of the three steps.
+//
+// The result has one element for each endpoint, in their order. The error is
+// the context's, or that of the batch itself; failures of queue pairs are in
+// the result.
+func (b *Batch) ToRTS(ctx context.Context, eps []Endpoint) ([]Reached, error) {
+	if b.Len() > 0 {
+		return nil, errors.New("batch: ToRTS needs an empty batch: Reset it first")
+	}
+	out := make([]Reached, len(eps))
+	for i := range eps {
+		out[i] = Reached{QP: eps[i].QP, State: mlx5.StateRST}
+	}
+	defer b.Reset()
+	for _, step := range []struct {
+		to  mlx5.State
+		add func(e *Endpoint, tag uint64) error
+	}{
+		{mlx5.StateInit, func(e *Endpoint, tag uint64) error { return Add(b, e.QP, e.INIT, tag) }},
+		{mlx5.StateRTR, func(e *Endpoint, tag uint64) error { return Add(b, e.QP, e.RTR, tag) }},
+		{mlx5.StateRTS, func(e *Endpoint, tag uint64) error { return Add(b, e.QP, e.RTS, tag) }},
+	} {
+		b.Reset()
+		for i := range eps {
+			if out[i].Err == nil {
+				out[i].Err = step.add(&eps[i], uint64(i))
+			}
+		}
+		err := b.Run(ctx)
+		for r := range b.Results() {
+			if r.Outcome == Done {
+				out[r.Tag].State = step.to
+			} else if out[r.Tag].Err = r.Err; r.Err == nil {
+				out[r.Tag].Err = ErrNotSent
+			}
+		}
+		if err != nil && ctx.Err() != nil {
+			return out, context.Cause(ctx)
+		}
+		var partial *Error
+		if err != nil && !errors.As(err, &partial) {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// ErrNotSent is the error of a queue pair whose transition was never sent,
+// because the batch stopped before.
+var ErrNotSent = errors.New("batch: not sent")

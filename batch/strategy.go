@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"devxlab.example/devx"
+)
+
+// Strategy is a way to carry a group of transitions to the device: what
+// experiments compare.
+type Strategy interface {
+	// Name is short and without spaces: "serial-devx", "parallel-16".
+	Name() string
+	// Start makes what the strategy needs on a device.
+	Start(d *devx.Device) (Carrier, error)
+}
+
+// Carrier is a strategy at work on one device.
+type Carrier interface {
+	// Carry sends every entry of the group, or reports why it did not, and
+	// returns when the last answer is in.
+	Carry(g *Group)
+	Close() error
+}
+
+// Group is what a Carrier has to carry: chains of transitions. Those of one
+// chain are of one queue pair and go one after the other.
+type Group struct {
+	b      *Batch
+	ctx    context.Context
+	heads  []int32
+	stop   atomic.Bool
+	waited int
+}
+
+// fill makes chains of the entries from to to: who goes first, and what follows
+// it on the same queue pair.
+func (g *Group) fill(from, to int) {
+	b := g.b
+	clear(b.last)
+	g.heads = g.heads[:0]
+	g.waited = 0
+	for i := from; i < to; i++ {
+		e := &b.entries[i]
+		e.next = -1
+		if before, ok := b.last[e.QP]; ok {
+			b.entries[before].next = int32(i)
+		} else {
+			g.heads = append(g.heads, int32(i))
+		}
+		b.last[e.QP] = int32(i)
+	}
+}
+
+// Chains returns the number of chains.
+func (g *Group) Chains() int { return len(g.heads) }
+
+// Send sends the entries of a chain with s, one after the other, and records
+// their outcomes. It may be called for different chains at the same time.
+func (g *Group) Send(chain int, s *devx.Submitter) {
+	for i := g.heads[chain]; i >= 0; i = g.b.entries[i].next {
+		e := &g.b.entries[i]
+		if g.stop.Load() || g.ctx.Err() != nil {
+			g.stop.Store(true)
+			return // the rest is not sent: Run marks it
+		}
+		e.InFlight = int(g.b.flight.Add(1))
+		e.Sent = time.Now()
+		err := s.Send(e.QP, e.cmd[:e.n])
+		e.Took = time.Since(e.Sent)
+		g.b.flight.Add(-1)
+		g.record(e, err)
+	}
+}
+
+func (g *Group) record(e *entry, err error) {
+	e.Err = err
+	switch {
+	case err == nil:
+		e.Outcome = Done
+		return
+	case errors.Is(err, devx.ErrClosed):
+		e.Outcome, e.Sent, e.Took = NotSent, time.Time{}, 0
+		g.stop.Store(true)
+		return
+	case devx.Unknown(err):
+		e.Outcome = Unknown
+	default:
+		e.Outcome = Failed
+	}
+	if g.b.o.StopOnError {
+		g.stop.Store(true)
+	}
+}
+
+// Serial carries transitions one by one, from the caller's goroutine.
+func Serial() Strategy { return serial{} }
+
+type serial struct{}
+
+func (serial) Name() string { return "serial-devx" }
+
+func (serial) Start(d *devx.Device) (Carrier, error) {
+	s, err := d.NewSubmitter()
+	if err != nil {
+		return nil, err
+	}
+	return &serialCarrier{d, s}, nil
+}
+
+type serialCarrier struct {
+	d *devx.Device
+	s *devx.Submitter
+}
+
+func (c *serialCarrier) Carry(g *Group) {
+	c.d.Busy(1)
+	for i := range g.heads {
+		g.Send(i, c.s)
+	}
+	c.d.Busy(-1)
+}
+
+func (c *serialCarrier) Close() error { return c.s.Close() }
+
+// Parallel carries up to depth transitions at once, 1 to 64, each from a
+// goroutine and buffers of its own that live as long as the batch.
+func Parallel(depth int) Strategy { return parallel{depth} }
+
+type parallel struct{ depth int }
+
+func (p parallel) Name() string { return fmt.Sprintf("parallel-%d", p.depth) }
+
+func (p parallel) Start(d *devx.Device) (Carrier, error) {
+	if p.depth < 1 || p.depth > MaxDepth {
+		return nil, fmt.Errorf("depth %d is out of range: 1 to %d", p.depth, MaxDepth)
+	}
+	c := &parallelCarrier{d: d, done: make(chan struct{}, 1)}
+	for range p.depth {
+		s, err := d.NewSubmitter()
+		if err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		w := &worker{c: c, s: s, wake: make(chan *Group, 1), gone: make(chan struct{})}
+		c.workers = append(c.workers, w)
+		go w.run()
+	}
+	return c, nil
+}
+
+type parallelCarrier struct {
+	d       *devx.Device
+	workers []*worker
+	next    atomic.Int64 // chain that the next free worker takes
+	active  atomic.Int64
+	done    chan struct{}
+}
+
+type worker struct {
+	c    *parallelCarrier
+	s    *devx.Submitter
+	wake chan *Group
+	gone chan struct{}
+}
+
+func (w *worker) run() {
+	defer close(w.gone)
+	for g := range w.wake {
+		for {
+			i := int(w.c.next.Add(1)) - 1
+			if i >= len(g.heads) {
+				break
+			}
+			g.Send(i, w.s)
+		}
+		w.c.d.Busy(-1)
+		if w.c.active.Add(-1) == 0 {
+			w.c.done <- struct{}{}
+		}
+	}
+}
+
+func (c *parallelCarrier) Carry(g *Group) {
+	n := min(len(c.workers), len(g.heads))
+	c.next.Store(0)
+	c.active.Store(int64(n))
+	c.d.Busy(n)
+	for _, w := range c.workers[:n] {
+		w.wake <- g
+	}
+	select {
+	case <-c.done:
+		return
+	case <-g.ctx.Done():
+	}
+	g.stop.Store(true)
+	if g.waited = int(g.b.flight.Load()); g.waited > 0 && g.b.o.OnWait != nil {
+		g.b.o.OnWait(g.waited)
+	}
+	<-c.done
+}
+
+func (c *parallelCarrier) Close() error {
+	var errs []error
+	for _, w := range c.workers {
+		close(w.wake)
+		<-w.gone
+		errs = append(errs, w.s.Close())
+	}
+	return errors.Join(errs...)
+}
