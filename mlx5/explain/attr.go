@@ -5,6 +5,7 @@ package explain
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -263,4 +264,14 @@ func decimals(x float64) int {
 		return 2
 	}
 	return 1
+}
+
+var attributeRE = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.>-]*?)\s*[=:]\s*([^\s;,].*?)[;,]?$`)
+
+func parseAttribute(s string) (Answer, bool, error) {
+	m := attributeRE.FindStringSubmatch(s)
+	if m == nil {
+		return Answer{}, false, nil
+	}
+	return attribute(m[1], m[2])
 }

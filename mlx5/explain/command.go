@@ -66,17 +66,24 @@ var statusInfo = map[mlx5.Status]struct {
 	mlx5.StatusBadOutpLen: {"Bad output length: the room for the answer does not fit this command.", []string{"The output length against the command's layout."}},
 }
 
-var (
+const (
 	noRetry  = "Do not retry: the limit does not go away by itself. Destroy what is not needed, or spread over devices, functions or machines."
 	countQPs = "Count QPs and contexts: `rdma resource show` (its qp and ctx) against max_qp of `ibv_devinfo -v`. It counts verbs objects; QPs made through DevX are not in it, so count those in the program. The driver caps max_qp at 2^18 = 262,144."
 	decode   = "The vendor decodes a syndrome for one firmware version: give command, status, syndrome and fw_ver of `ibv_devinfo`."
 )
 
-func opText(op mlx5.Op) string            { return fmt.Sprintf("%s(%#x)", op, uint16(op)) }
-func statusText(s mlx5.Status) string     { return fmt.Sprintf("%s(%#x)", statusWords(s), uint8(s)) }
-func knownOp(op mlx5.Op) bool             { return !strings.HasPrefix(op.String(), "Op(") }
-func knownStatus(s mlx5.Status) bool      { return s == mlx5.StatusOK || statusInfo[s].meaning != "" }
-func isName(op mlx5.Op, p ...string) bool { return hasPrefix(op.String(), p...) }
+func opText(op mlx5.Op) string {
+	if !knownOp(op) {
+		return fmt.Sprintf("command %#x", uint16(op))
+	}
+	return fmt.Sprintf("%s(%#x)", op, uint16(op))
+}
+
+func statusText(s mlx5.Status) string { return fmt.Sprintf("%s(%#x)", statusWords(s), uint8(s)) }
+
+func knownOp(op mlx5.Op) bool { return !strings.HasPrefix(op.String(), "Op(") }
+
+func knownStatus(s mlx5.Status) bool { return s == mlx5.StatusOK || statusInfo[s].meaning != "" }
 
 func statusWords(s mlx5.Status) string {
 	if s == statusNotReady {
@@ -196,49 +203,7 @@ func (a *Answer) opCheck() {
 			a.check(fmt.Sprintf("The fields that an RC QP needs here: %s. devxlab's encoder refuses a missing or unencodable one by its name.", strings.Join(strings.Fields(r.Required.String()), ", ")))
 		}
 	}
-	if isName(a.Op, "DESTROY_", "DEALLOC_") {
+	if hasPrefix(a.Op.String(), "DESTROY_", "DEALLOC_") {
 		a.check("The order of destruction: QPs before their CQs, SRQs and umems, mkeys and QPs before their PD, contexts last.")
 	}
-}
-
-// request explains the first bytes of a command's input.
-func request(m []byte) Answer {
-	op := mlx5.Op(be16(m))
-	a := Answer{Kind: KindCommand, Op: op, HasOp: true}
-	uid := be16(m[2:])
-	a.Summary = fmt.Sprintf("request %s of uid %#x", opText(op), uid)
-	a.mean("A request begins with the opcode (2 bytes), the uid (2), 2 reserved bytes and op_mod (2).")
-	if uid == 0 {
-		a.mean("uid 0 is the kernel's own; in a DevX call the kernel replaces it.")
-	} else {
-		a.mean("The uid is that of a user context; in a DevX call the kernel writes it, whatever the program put there.")
-	}
-	if len(m) >= 8 {
-		a.OpMod = be16(m[6:])
-		a.mean("op_mod is %#x.", a.OpMod)
-	}
-	a.check("The reply: its first byte is the status, bytes 4 to 7 are the syndrome.")
-	return a
-}
-
-// reply explains a command's output, 8 bytes at least. op is 0 where the
-// request is not known.
-func reply(op mlx5.Op, m []byte) Answer {
-	a := Status(op, mlx5.Status(m[0]), be32(m[4:]))
-	if a.Status != mlx5.StatusOK {
-		if x := mlx5.Op(be16(m)); op == 0 && knownOp(x) && be32(m[4:])>>16 == 0 {
-			a.mean("Read as a reply. If these are the first bytes of a request, it is %s of uid 0: put `request` in front.", opText(x))
-		}
-		return a
-	}
-	if len(m) >= 12 {
-		id := be32(m[8:]) & 0xffffff
-		switch {
-		case op == mlx5.OpCreateQP:
-			a.Summary += fmt.Sprintf(": QPN %#x", id)
-		case op == 0 || isName(op, "CREATE_", "ALLOC_"):
-			a.mean("Bytes 9 to 11 are %#x: the number of the new object, if the command made one (for CREATE_QP the QPN).", id)
-		}
-	}
-	return a
 }

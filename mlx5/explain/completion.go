@@ -4,6 +4,9 @@ package explain
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -139,30 +142,93 @@ func (c *seenCompletion) report() Report {
 	return r
 }
 
-// isCQE reports whether m is the last 16 bytes of an error CQE or a whole one
-// of 64. In an output of the same first bytes status 0 would stand beside a
-// syndrome, which does not happen.
-func isCQE(m []byte) bool {
-	if len(m) != 16 && len(m) != 64 {
-		return false
+var (
+	vendorRE   = regexp.MustCompile(`(?i)\bvend(?:or)?[_ ]?(?:err(?:or)?|synd(?:rome)?)?\b[\s:=(]*(0x[0-9a-f]+\b|[0-9a-f]+\b)?`)
+	wcPairRE   = regexp.MustCompile(`(?i)^(?:status )?(\d+|0x[0-9a-f]+) ?[/ ] ?(0x[0-9a-f]+|\d+)$`)
+	wcStatusRE = regexp.MustCompile(`(?i)\b(?:status|error)\b[\s:=(]*(0x[0-9a-f]+\b|\d+\b)`)
+	wcAloneRE  = regexp.MustCompile(`(?i)^status ?[=:]? ?(\d+|0x[0-9a-f]+)$`)
+	wcContext  = regexp.MustCompile(`(?i)\bcompletion\b|\bwc\b|\bcq\b`)
+	wcNameRE   = regexp.MustCompile(`(?i)\bIBV?(_WC_[A-Z_]+)`)
+	syndRE     = regexp.MustCompile(`(?i)\bsynd (0x[0-9a-f]+)`)
+)
+
+const exampleCompletion = "status 12 vendor_err 0x81, or 12/0x81"
+
+func parseCompletion(s string) (Answer, bool, error) {
+	if m := wcPairRE.FindStringSubmatch(s); m != nil {
+		st, ok := number(m[1], 8)
+		if v, vok := number(m[2], 32); ok && vok {
+			return completionOf(uint8(st), m[2], uint32(v)), true, nil
+		}
+		return Answer{}, false, nil
 	}
-	if be32(m) != 0 {
-		return false
+	if m := wcAloneRE.FindStringSubmatch(s); m != nil {
+		return Answer{}, true, &InputError{Recognised: []string{"status " + m[1]}, Missing: []string{"the vendor error, if it is a completion's status, or command and syndrome, if it is a firmware command's"}, Example: exampleCompletion + "; " + exampleLine}
 	}
-	t := m[len(m)-16:]
-	op := t[15] >> 4
-	return be32(t) == 0 && t[7] != 0 && (op == 0xd || op == 0xe)
+	vm := vendorRE.FindStringSubmatch(s)
+	st, certain, found := wcStatusIn(vendorRE.ReplaceAllString(s, " "))
+	switch {
+	case vm == nil && found && (certain || wcContext.MatchString(s)):
+		return completionOf(st, "", 0), true, nil
+	case vm == nil, !found && vm[1] == "":
+		return Answer{}, false, nil
+	case vm[1] == "":
+		return Answer{}, true, &InputError{Recognised: []string{fmt.Sprintf("completion status %s", wcLabel(st))}, Missing: []string{"the number of the vendor error"}, Example: exampleCompletion}
+	}
+	v, ok := number(vm[1], 32)
+	switch {
+	case !ok:
+		return Answer{}, true, &InputError{Recognised: []string{"a completion's vendor error"}, Missing: []string{"a vendor error of 32 bits"}, Example: exampleCompletion}
+	case !found:
+		return Answer{}, true, &InputError{Recognised: []string{fmt.Sprintf("vendor error %#x of a completion", v)}, Missing: []string{"the completion's status"}, Example: exampleCompletion}
+	}
+	return completionOf(st, vm[1], uint32(v)), true, nil
 }
 
-// cqe explains an error CQE as libmlx5 and the kernel dump it.
-func cqe(m []byte) Answer {
-	t := m[len(m)-16:]
-	a := Completion(fromCQE(t[7]), uint32(t[6]))
-	side := "requester"
-	if t[15]>>4 == 0xe {
-		side = "responder"
+// completionOf watches for a vendor error whose 0x was lost: NCCL prints it in
+// decimal, most others in hexadecimal.
+func completionOf(st uint8, vendorText string, vendor uint32) Answer {
+	a := Completion(st, vendor)
+	if x, err := strconv.ParseUint(vendorText, 16, 32); err == nil && len(a.Reports) == 0 && uint32(x) != vendor {
+		if len(Completion(st, uint32(x)).Reports) > 0 {
+			a.mean("The vendor error was read as decimal. If it is hexadecimal (%#x), it has public reports with this status: write 0x%x.", x, x)
+		}
 	}
-	a.mean("The dump is an error CQE: vendor error in byte 54 (%#x), syndrome in byte 55 (%#x), hardware syndrome in byte 52 (%#x), opcode of the WQE %#x, QPN %#x, WQE counter %#x; of the %s.",
-		t[6], t[7], t[4], t[8], be32(t[8:])&0xffffff, be16(t[12:]), side)
 	return a
+}
+
+// wcStatusIn finds a completion's status: by name, by UCX's syndrome, as a
+// number, or by the words of ibv_wc_status_str. certain is false where the
+// number or the words could be about something else.
+func wcStatusIn(s string) (status uint8, certain, ok bool) {
+	if m := wcNameRE.FindStringSubmatch(s); m != nil {
+		want := "IBV" + strings.ToUpper(m[1])
+		if i := slices.IndexFunc(wcStatuses[:], func(w wcInfo) bool { return w.name == want }); i >= 0 {
+			return uint8(i), true, true
+		}
+	}
+	if m := syndRE.FindStringSubmatch(s); m != nil { // UCX: (synd 0x15 vend 0x81 hw_synd 0/0)
+		if v, vok := number(m[1], 8); vok {
+			return fromCQE(uint8(v)), false, true
+		}
+	}
+	if m := wcStatusRE.FindStringSubmatch(s); m != nil {
+		if v, vok := number(m[1], 8); vok {
+			return uint8(v), false, true
+		}
+	}
+	low := strings.ToLower(s)
+	for i, w := range wcStatuses {
+		if t := strings.ToLower(w.text); i > 0 && strings.Contains(low, t) {
+			return uint8(i), low == t, true
+		}
+	}
+	return 0, false, false
+}
+
+func wcLabel(st uint8) string {
+	if n := wcName(st); n != "" {
+		return fmt.Sprintf("%d (%s)", st, n)
+	}
+	return strconv.Itoa(int(st))
 }

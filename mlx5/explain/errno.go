@@ -4,6 +4,8 @@ package explain
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -154,7 +156,7 @@ func errnoName(e unix.Errno) string {
 	return unix.ErrnoName(e)
 }
 
-const maxErrno = 133 // EHWPOISON
+const maxErrno = 255 // above the last that Linux has
 
 // errnoNames maps names and, in lower case, texts to numbers.
 var errnoNames = sync.OnceValues(func() (names, texts map[string]unix.Errno) {
@@ -168,3 +170,58 @@ var errnoNames = sync.OnceValues(func() (names, texts map[string]unix.Errno) {
 	}
 	return names, texts
 })
+
+// addErrno adds what an errno in s means, if there is one.
+func (a *Answer) addErrno(s string) {
+	if e, ok := errnoIn(s); ok {
+		a.Errno = e
+		x := Errno(e)
+		a.mean("%s", x.Summary)
+		a.Meaning = append(a.Meaning, x.Meaning...)
+		a.check(x.Check...)
+	}
+}
+
+var (
+	errnoNameRE = regexp.MustCompile(`\bE[A-Z0-9]{2,}\b`)
+	errnoNumRE  = regexp.MustCompile(`(?i)(?:\b(?:errno|err|error|ret|rc|returns?|returned|with|failed)\b[\s:=(]*-?|\(-|\[-?)(\d{1,3})\b|^-?(\d{1,3})$`)
+)
+
+// errnoIn finds an error number by name, by number where the words around it
+// say that it is one, or by the text that strerror gives.
+func errnoIn(s string) (unix.Errno, bool) {
+	byName, byText := errnoNames()
+	for _, w := range errnoNameRE.FindAllString(s, -1) {
+		if e, ok := byName[w]; ok {
+			return e, true
+		}
+	}
+	var best string
+	low := strings.ToLower(s)
+	for t := range byText {
+		if (len(t) > len(best) || len(t) == len(best) && t < best) && strings.Contains(low, t) {
+			best = t
+		}
+	}
+	if best != "" {
+		return byText[best], true
+	}
+	if m := errnoNumRE.FindStringSubmatch(s); m != nil {
+		if v, err := strconv.Atoi(m[1] + m[2]); err == nil && v > 0 && errnoName(unix.Errno(v)) != "" {
+			return unix.Errno(v), true
+		}
+	}
+	return 0, false
+}
+
+func parseErrno(s string) (Answer, bool, error) {
+	e, ok := errnoIn(strings.ToUpper(s))
+	if !ok {
+		return Answer{}, false, nil
+	}
+	a := Errno(e)
+	if n, err := strconv.Atoi(strings.TrimPrefix(s, "-")); err == nil && n < len(wcStatuses) {
+		a.check(fmt.Sprintf("If %d was a completion's status (%s), give it with its vendor error: %d/0x81.", n, wcName(uint8(n)), n))
+	}
+	return a, true, nil
+}

@@ -4,6 +4,7 @@ package explain
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -151,4 +152,29 @@ func join(states []mlx5.State) string {
 		n = append(n, stateName(s))
 	}
 	return strings.Join(n, " or ")
+}
+
+const stateNames = `(?:IBV?_QPS_)?(RESET|RST|INIT|RTR|RTS|SQD|SQERR|SQER|SQE|ERROR|ERR)`
+
+var (
+	transitionRE = regexp.MustCompile(`(?i)^` + stateNames + `(?:_QP)?\s*(?:->|→|=>|2|\bto\b)\s*` + stateNames + `(?:_QP)?(?:$|[\s:,;.]+(.*)$)`)
+	avRE         = regexp.MustCompile(`(?i)\b(?:av|ibv?_qp_av|address[ _]vector|ah_attr)\b`)
+	rtsRE        = regexp.MustCompile(`(?i)\bRTS\b`)
+)
+
+func parseTransition(s string) (Answer, bool, error) {
+	m := transitionRE.FindStringSubmatch(s)
+	if m == nil && !(avRE.MatchString(s) && rtsRE.MatchString(s)) {
+		return Answer{}, false, nil
+	}
+	from, to, rest := mlx5.StateRTS, mlx5.StateRTS, s
+	if m != nil {
+		from, to, rest = states[strings.ToUpper(m[1])], states[strings.ToUpper(m[2])], m[3]
+	}
+	a := transition(from, to)
+	if from == mlx5.StateRTS && to == mlx5.StateRTS && avRE.MatchString(rest) {
+		a = avInRTS()
+	}
+	a.addErrno(rest)
+	return a, true, nil
 }
