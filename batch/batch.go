@@ -21,10 +21,12 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,57 +49,32 @@ type Options struct {
 	StopOnError bool     // send nothing more after the first failure
 	Strategy    Strategy // how a group is carried to the device; nil: Parallel of Depth
 
-	// OnWait is called if Run is cancelled while commands are in flight, before
-	// it waits for them: a firmware command cannot be recalled. One that hangs
-	// holds its caller until the driver gives up, up to 65 s.
+	// OnWait is called, on a goroutine of its own, if Run's context ends while
+	// commands are in flight: Run waits for them, since a firmware command
+	// cannot be recalled. One that hangs holds its caller until the driver gives
+	// up, up to 65 s. Run does not return before OnWait has; it must not call
+	// the batch.
 	OnWait func(inFlight int)
 }
 
-// Outcome is what became of an entry.
-type Outcome uint8
-
-const (
-	Pending Outcome = iota // Run has not come to it
-	Done                   // the firmware said OK
-	Failed                 // the firmware or the kernel refused it
-	NotSent                // it never reached the kernel
-	Unknown                // it was sent and the answer was lost: the device went away or timed out
-)
-
-var outcomeNames = [...]string{"pending", "done", "failed", "not sent", "unknown"}
-
-func (o Outcome) String() string {
-	if int(o) < len(outcomeNames) {
-		return outcomeNames[o]
-	}
-	return fmt.Sprintf("Outcome(%d)", uint8(o))
-}
-
-// Result is what became of one entry, in the order in which they were added.
-type Result struct {
-	Tag      uint64 // what Add was given
-	QP       *devx.QP
-	Op       mlx5.Op
-	Outcome  Outcome
-	Err      error         // of Failed and Unknown, a *devx.CommandError inside
-	Sent     time.Time     // when the call began; zero if not sent
-	Took     time.Duration // until it returned
-	InFlight int           // calls under way when it was sent, itself included
-}
-
-// Batch collects transitions and runs them. It is not safe for concurrent use;
-// several batches may run on one device at the same time.
+// Batch collects transitions and runs them. Close may be called at any time;
+// otherwise it is not safe for concurrent use. Several batches may run on one
+// device at the same time, with no order between them where they share a queue
+// pair.
 type Batch struct {
 	d       *devx.Device
 	o       Options
 	carrier Carrier
 	entries []entry
-	last    map[*devx.QP]int32 // of the group at hand: each queue pair's latest entry
 	ran     bool
-	closed  bool
+	closed  atomic.Bool
+	running sync.Mutex // held by Run
 
 	group  Group
-	flight atomic.Int64
+	last   map[*devx.QP]int32    // of the group at hand: each queue pair's latest entry
+	lost   map[*devx.QP]struct{} // queue pairs with an entry that ended unknown
+	watch  *watcher
+	waited int           // in flight when the context ended
 	busy   time.Duration // sum of Took
 	wall   time.Duration // sum of the groups' durations
 	most   int
@@ -118,13 +95,13 @@ func New(d *devx.Device, o Options) (*Batch, error) {
 		o.Group = DefaultGroup
 	}
 	if o.Group < 1 || o.Group > MaxGroup {
-		return nil, fmt.Errorf("batch: Options.Group %d is out of range: 1 to %d", o.Group, MaxGroup)
+		return nil, fmt.Errorf("batch: Options.Group %d is out of range: 1 to %d, or 0 for %d", o.Group, MaxGroup, DefaultGroup)
 	}
 	if o.Depth == 0 {
 		o.Depth = min(o.Group, d.Slots())
 	}
 	if o.Depth < 1 || o.Depth > MaxDepth {
-		return nil, fmt.Errorf("batch: Options.Depth %d is out of range: 1 to %d", o.Depth, MaxDepth)
+		return nil, fmt.Errorf("batch: Options.Depth %d is out of range: 1 to %d, or 0 for the device's %d slots", o.Depth, MaxDepth, d.Slots())
 	}
 	if o.Strategy == nil {
 		o.Strategy = Parallel(o.Depth)
@@ -133,7 +110,13 @@ func New(d *devx.Device, o Options) (*Batch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("batch: %s: %w", o.Strategy.Name(), err)
 	}
-	return &Batch{d: d, o: o, carrier: c, last: map[*devx.QP]int32{}}, nil
+	b := &Batch{d: d, o: o, carrier: c, last: map[*devx.QP]int32{}, lost: map[*devx.QP]struct{}{}}
+	b.group.b = b
+	return b, nil
+}
+
+func closedError() error {
+	return fmt.Errorf("batch: %w: make another one with New", devx.ErrClosed)
 }
 
 // Add encodes a transition of q and appends it. It is a function because a
@@ -146,7 +129,11 @@ func Add[T mlx5.Transition](b *Batch, q *devx.QP, t T, tag uint64) error {
 		return err
 	}
 	n, err := t.Encode(e.cmd[:], q.Number(), q.Transport())
+	if err == nil && (n < minCommand || n > mlx5.TransitionSize) {
+		err = fmt.Errorf("batch: %T encoded %d bytes: a transition has %d to %d", t, n, minCommand, mlx5.TransitionSize)
+	}
 	if err != nil {
+		*e = entry{}
 		b.entries = b.entries[:len(b.entries)-1]
 		return err
 	}
@@ -154,130 +141,146 @@ func Add[T mlx5.Transition](b *Batch, q *devx.QP, t T, tag uint64) error {
 	return nil
 }
 
+// minCommand is the length of the shortest command (2ERR, 2RST).
+const minCommand = 16
+
+// grow appends a zero entry.
 func (b *Batch) grow(q *devx.QP) (*entry, error) {
 	switch {
-	case b.closed:
-		return nil, fmt.Errorf("batch: %w", devx.ErrClosed)
+	case b.closed.Load():
+		return nil, closedError()
 	case b.ran:
 		return nil, errors.New("batch: it has run: Reset it before adding")
+	case q == nil:
+		return nil, errors.New("batch: no queue pair given: it is nil")
 	case q.Device() != b.d:
 		return nil, fmt.Errorf("batch: QP %#x %w than %s", q.Number(), devx.ErrForeign, b.d.Name())
 	}
 	if len(b.entries) < cap(b.entries) {
-		b.entries = b.entries[:len(b.entries)+1]
+		b.entries = b.entries[:len(b.entries)+1] // zero: see Reset
 	} else {
 		b.entries = append(b.entries, entry{})
 	}
-	e := &b.entries[len(b.entries)-1]
-	*e = entry{}
-	return e, nil
+	return &b.entries[len(b.entries)-1], nil
 }
 
 // Len returns the number of entries.
 func (b *Batch) Len() int { return len(b.entries) }
 
-// Error says that not every entry was done. errors.Is and errors.As see the
-// first failure and the reason for stopping.
-type Error struct {
-	Failed, NotSent, Unknown int
-	First                    error // of the first entry that failed or whose answer was lost
-	Cause                    error // why it stopped early: of the context, or devx.ErrClosed; nil if it did not
-	Waited                   int   // commands that were in flight when it was cancelled
-}
-
-func (e *Error) Error() string {
-	s := fmt.Sprintf("batch: %d failed, %d not sent, %d unknown", e.Failed, e.NotSent, e.Unknown)
-	if e.Cause != nil {
-		s += fmt.Sprintf("; stopped: %v", e.Cause)
-	}
-	if e.Waited > 0 {
-		s += fmt.Sprintf("; %d in flight were waited for, since a firmware command cannot be recalled", e.Waited)
-	}
-	if e.First != nil {
-		s += fmt.Sprintf("; first: %v", e.First)
-	}
-	return s
-}
-
-// Unwrap returns First and Cause.
-func (e *Error) Unwrap() []error {
-	var errs []error
-	if e.First != nil {
-		errs = append(errs, e.First)
-	}
-	if e.Cause != nil {
-		errs = append(errs, e.Cause)
-	}
-	return errs
-}
-
 // Run carries out the entries, and returns nil if all of them are done, else an
 // *Error. If ctx ends, nothing more is sent and Run waits for what is in flight
 // (see Options.OnWait). In the steady state it allocates nothing.
+//
+// An entry is held back if an earlier one of its queue pair ended Unknown: a
+// command that timed out may still be executed, and the later one overtake it.
 func (b *Batch) Run(ctx context.Context) error {
+	if !b.running.TryLock() {
+		return errors.New("batch: it is running: wait for Run to return, or make another one with New")
+	}
+	defer b.running.Unlock()
+	g := &b.group
+	g.gate.reset()
 	switch {
-	case b.closed:
-		return fmt.Errorf("batch: %w", devx.ErrClosed)
+	case b.closed.Load(): // after the reset, so that a Close from now on shuts the gate
+		return closedError()
 	case b.ran:
 		return errors.New("batch: it has run: Reset it first")
 	}
 	b.ran = true
-	b.busy, b.wall, b.most = 0, 0, 0
-	g := &b.group
-	g.b, g.ctx = b, ctx
-	g.stop.Store(false)
-	defer func() { g.ctx = nil }()
-	waited := 0
-	for at := 0; at < len(b.entries) && !g.stop.Load(); at += b.o.Group {
-		g.fill(at, min(at+b.o.Group, len(b.entries)))
+	b.busy, b.wall, b.most, b.waited = 0, 0, 0, 0
+	clear(b.lost)
+	g.ctx = ctx
+	if ctx.Done() != nil {
+		b.watchContext(ctx)
+	}
+	for at := 0; at < len(b.entries) && g.open(); at += b.o.Group {
+		to := min(at+b.o.Group, len(b.entries))
+		if g.fill(at, to); len(g.heads) == 0 {
+			continue
+		}
 		start := time.Now()
 		b.carrier.Carry(g)
 		b.wall += time.Since(start)
-		waited += g.waited
+		if g.lost.Swap(false) {
+			b.noteLost(b.entries[at:to])
+		}
 	}
-	return b.verdict(ctx, waited)
+	if ctx.Done() != nil {
+		b.watch.end <- struct{}{}
+	}
+	g.ctx = nil
+	return b.verdict(ctx)
 }
 
-func (b *Batch) verdict(ctx context.Context, waited int) error {
+func (b *Batch) noteLost(entries []entry) {
+	for i := range entries {
+		if entries[i].Outcome == Unknown {
+			b.lost[entries[i].QP] = struct{}{}
+		}
+	}
+}
+
+// verdict gives the entries that were not sent their outcome, and counts.
+func (b *Batch) verdict(ctx context.Context) error {
 	var v Error
+	var ended, closed, failure error // why entries were not sent, the most telling first
+	switch b.group.gate.why() {
+	case byContext:
+		ended = context.Cause(ctx)
+	case byClose:
+		ended = closedError()
+	case byFailure:
+		failure = errStopped
+	}
+	var rest, held error // one for all
 	for i := range b.entries {
 		e := &b.entries[i]
-		switch e.Outcome {
-		case Done:
-			b.busy += e.Took
-			b.most = max(b.most, e.InFlight)
-			continue
-		case Pending:
+		if e.Outcome == Pending {
 			e.Outcome = NotSent
-			fallthrough
-		case NotSent:
-			v.NotSent++
-			if e.Err != nil && v.Cause == nil {
-				v.Cause = e.Err
+			if _, lost := b.lost[e.QP]; lost && ended == nil {
+				held = notSent(held, errLost)
+				e.Err = held
+			} else {
+				rest = notSent(rest, cmp.Or(ended, failure, errLeftOut))
+				e.Err = rest
 			}
-			continue
+		} else if e.Outcome == NotSent && closed == nil {
+			closed = errors.Unwrap(e.Err)
+		}
+		switch e.Outcome {
 		case Failed:
 			v.Failed++
+		case NotSent:
+			v.NotSent++
 		case Unknown:
 			v.Unknown++
 		}
-		b.busy += e.Took
-		b.most = max(b.most, e.InFlight)
-		if v.First == nil {
+		if v.First == nil && (e.Outcome == Failed || e.Outcome == Unknown) {
 			v.First = e.Err
 		}
+		b.busy += e.Took
+		b.most = max(b.most, e.InFlight)
 	}
 	if v.Failed+v.NotSent+v.Unknown == 0 {
 		return nil
 	}
-	if v.NotSent > 0 && ctx.Err() != nil {
-		v.Cause = context.Cause(ctx)
+	if v.NotSent > 0 {
+		v.Cause = cmp.Or(ended, closed, failure, errors.Unwrap(cmp.Or(held, rest)))
 	}
-	v.Waited = waited
+	v.Waited = b.waited
 	return &v
 }
 
-// Results yields what became of each entry.
+// notSent returns err, or makes it.
+func notSent(err, why error) error {
+	if err == nil {
+		err = &notSentError{why}
+	}
+	return err
+}
+
+// Results yields what became of each entry, in the order in which they were
+// added.
 func (b *Batch) Results() iter.Seq[Result] {
 	return func(yield func(Result) bool) {
 		for i := range b.entries {
@@ -303,16 +306,56 @@ func (b *Batch) Elapsed() time.Duration { return b.wall }
 
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() {
+	clear(b.entries) // also so that it keeps no queue pair alive
+	clear(b.last)
+	clear(b.lost)
 	b.entries = b.entries[:0]
 	b.ran = false
 }
 
-// Close ends the batch's goroutines. Run must not be under way. A second call
-// does nothing.
+// Close ends the batch's goroutines. A Run that is under way sends nothing
+// more, and Close waits for what it has in flight. A second call does nothing.
 func (b *Batch) Close() error {
-	if b.closed {
+	if b.closed.Swap(true) {
 		return nil
 	}
-	b.closed = true
+	b.group.gate.shut(byClose)
+	b.running.Lock()
+	defer b.running.Unlock()
+	if b.watch != nil {
+		close(b.watch.begin)
+		<-b.watch.gone
+	}
 	return b.carrier.Close()
+}
+
+// watcher is a goroutine that shuts the gate when a context ends. It serves one
+// Run after the other: context.AfterFunc would allocate in each.
+type watcher struct {
+	begin chan context.Context
+	end   chan struct{}
+	gone  chan struct{}
+}
+
+func (b *Batch) watchContext(ctx context.Context) {
+	if b.watch == nil {
+		b.watch = &watcher{make(chan context.Context), make(chan struct{}), make(chan struct{})}
+		go b.watcher(b.watch)
+	}
+	b.watch.begin <- ctx
+}
+
+func (b *Batch) watcher(w *watcher) {
+	defer close(w.gone)
+	for ctx := range w.begin {
+		select {
+		case <-w.end:
+			continue
+		case <-ctx.Done():
+		}
+		if b.waited = b.group.gate.shut(byContext); b.waited > 0 && b.o.OnWait != nil {
+			b.o.OnWait(b.waited)
+		}
+		<-w.end
+	}
 }

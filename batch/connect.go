@@ -3,6 +3,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -22,7 +23,7 @@ type Endpoint struct {
 type Reached struct {
 	QP    *devx.QP
 	State mlx5.State // after the last transition that is known to be done
-	Err   error      // why it came no further; nil in RTS
+	Err   error      // why it came no further (see Result.Err); nil in RTS
 }
 
 // ToRTS brings queue pairs from RESET to RTS, state by state: all that can go
@@ -31,8 +32,8 @@ type Reached struct {
 // empty afterwards; its options apply, StopOnError to each of the three steps.
 //
 // The result has one element for each endpoint, in their order. The error is
-// the context's, or that of the batch itself; failures of queue pairs are in
-// the result.
+// the context's, or says that the batch is closed; failures of queue pairs are
+// in the result.
 func (b *Batch) ToRTS(ctx context.Context, eps []Endpoint) ([]Reached, error) {
 	if b.Len() > 0 {
 		return nil, errors.New("batch: ToRTS needs an empty batch: Reset it first")
@@ -42,6 +43,7 @@ func (b *Batch) ToRTS(ctx context.Context, eps []Endpoint) ([]Reached, error) {
 		out[i] = Reached{QP: eps[i].QP, State: mlx5.StateRST}
 	}
 	defer b.Reset()
+	var stopped error
 	for _, step := range []struct {
 		to  mlx5.State
 		add func(e *Endpoint, tag uint64) error
@@ -60,21 +62,18 @@ func (b *Batch) ToRTS(ctx context.Context, eps []Endpoint) ([]Reached, error) {
 		for r := range b.Results() {
 			if r.Outcome == Done {
 				out[r.Tag].State = step.to
-			} else if out[r.Tag].Err = r.Err; r.Err == nil {
-				out[r.Tag].Err = ErrNotSent
+			} else {
+				out[r.Tag].Err = cmp.Or(r.Err, err) // err alone if it did not run
 			}
 		}
-		if err != nil && ctx.Err() != nil {
-			return out, context.Cause(ctx)
-		}
 		var partial *Error
-		if err != nil && !errors.As(err, &partial) {
-			return out, err
+		switch {
+		case err == nil || stopped != nil:
+		case !errors.As(err, &partial):
+			stopped = err
+		case partial.NotSent > 0 && ctx.Err() != nil:
+			stopped = context.Cause(ctx)
 		}
 	}
-	return out, nil
+	return out, stopped
 }
-
-// ErrNotSent is the error of a queue pair whose transition was never sent,
-// because the batch stopped before.
-var ErrNotSent = errors.New("batch: not sent")

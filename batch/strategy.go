@@ -3,11 +3,9 @@
 package batch
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"devxlab.example/devx"
 )
@@ -27,76 +25,6 @@ type Carrier interface {
 	// returns when the last answer is in.
 	Carry(g *Group)
 	Close() error
-}
-
-// Group is what a Carrier has to carry: chains of transitions. Those of one
-// chain are of one queue pair and go one after the other.
-type Group struct {
-	b      *Batch
-	ctx    context.Context
-	heads  []int32
-	stop   atomic.Bool
-	waited int
-}
-
-// fill makes chains of the entries from to to: who goes first, and what follows
-// it on the same queue pair.
-func (g *Group) fill(from, to int) {
-	b := g.b
-	clear(b.last)
-	g.heads = g.heads[:0]
-	g.waited = 0
-	for i := from; i < to; i++ {
-		e := &b.entries[i]
-		e.next = -1
-		if before, ok := b.last[e.QP]; ok {
-			b.entries[before].next = int32(i)
-		} else {
-			g.heads = append(g.heads, int32(i))
-		}
-		b.last[e.QP] = int32(i)
-	}
-}
-
-// Chains returns the number of chains.
-func (g *Group) Chains() int { return len(g.heads) }
-
-// Send sends the entries of a chain with s, one after the other, and records
-// their outcomes. It may be called for different chains at the same time.
-func (g *Group) Send(chain int, s *devx.Submitter) {
-	for i := g.heads[chain]; i >= 0; i = g.b.entries[i].next {
-		e := &g.b.entries[i]
-		if g.stop.Load() || g.ctx.Err() != nil {
-			g.stop.Store(true)
-			return // the rest is not sent: Run marks it
-		}
-		e.InFlight = int(g.b.flight.Add(1))
-		e.Sent = time.Now()
-		err := s.Send(e.QP, e.cmd[:e.n])
-		e.Took = time.Since(e.Sent)
-		g.b.flight.Add(-1)
-		g.record(e, err)
-	}
-}
-
-func (g *Group) record(e *entry, err error) {
-	e.Err = err
-	switch {
-	case err == nil:
-		e.Outcome = Done
-		return
-	case errors.Is(err, devx.ErrClosed):
-		e.Outcome, e.Sent, e.Took = NotSent, time.Time{}, 0
-		g.stop.Store(true)
-		return
-	case devx.Unknown(err):
-		e.Outcome = Unknown
-	default:
-		e.Outcome = Failed
-	}
-	if g.b.o.StopOnError {
-		g.stop.Store(true)
-	}
 }
 
 // Serial carries transitions one by one, from the caller's goroutine.
@@ -193,15 +121,6 @@ func (c *parallelCarrier) Carry(g *Group) {
 	c.d.Busy(n)
 	for _, w := range c.workers[:n] {
 		w.wake <- g
-	}
-	select {
-	case <-c.done:
-		return
-	case <-g.ctx.Done():
-	}
-	g.stop.Store(true)
-	if g.waited = int(g.b.flight.Load()); g.waited > 0 && g.b.o.OnWait != nil {
-		g.b.o.OnWait(g.waited)
 	}
 	<-c.done
 }

@@ -52,7 +52,6 @@ const (
 	AttrPort
 	AttrRLID
 	AttrSL
-	AttrGRH
 	AttrSrcAddrIndex
 	AttrHopLimit
 	AttrTClass
@@ -92,7 +91,7 @@ const ads = "primary_address_path."
 
 var attrs = [numAttrs]attrInfo{
 	AttrLAGTXAffinity: {name: "lag_tx_port_affinity", field: "lag_tx_port_affinity", opt: OptParLAGTXAff},
-	AttrPMState:       {name: "pm_state", field: "pm_state", opt: OptParPMState, verbsName: "IBV_QP_PATH_MIG_STATE"},
+	AttrPMState:       {name: "pm_state", field: "pm_state", opt: OptParPMState, hint: "0 armed, 1 rearm, 3 migrated", verbsName: "IBV_QP_PATH_MIG_STATE"},
 	AttrMTU:           {name: "mtu", field: "mtu", min: 1, max: 5, hint: "1 to 5 stand for 256 to 4096 bytes: use mlx5.MTU256 … mlx5.MTU4096 or MTUOf", verbsName: "IBV_QP_PATH_MTU"},
 	AttrLogMsgMax:     {name: "log_msg_max", field: "log_msg_max", max: 30, hint: "the largest message is 2^30 bytes"},
 	AttrCounterSetID:  {name: "counter_set_id", field: "counter_set_id", opt: OptParCounterSetID},
@@ -101,7 +100,6 @@ var attrs = [numAttrs]attrInfo{
 	AttrPort:          {name: "vhca_port_num", field: ads + "vhca_port_num", opt: OptParPriPort, min: 1, hint: "ports count from 1", verbsName: "IBV_QP_PORT"},
 	AttrRLID:          {name: "rlid", field: ads + "rlid"},
 	AttrSL:            {name: "sl", field: "", width: 4, hint: "on Ethernet it is the priority, 0 to 7"},
-	AttrGRH:           {name: "grh", field: ads + "grh"},
 	AttrSrcAddrIndex:  {name: "src_addr_index", field: ads + "src_addr_index", verbsName: "IBV_QP_AV"},
 	AttrHopLimit:      {name: "hop_limit", field: ads + "hop_limit"},
 	AttrTClass:        {name: "tclass", field: ads + "tclass"},
@@ -116,7 +114,7 @@ var attrs = [numAttrs]attrInfo{
 	AttrRNRRetry:      {name: "rnr_retry", field: "rnr_retry", opt: OptParRNRRetry, hint: "7 means for ever", verbsName: "IBV_QP_RNR_RETRY"},
 	AttrNextSendPSN:   {name: "next_send_psn", field: "next_send_psn", hint: "a PSN has 24 bits", verbsName: "IBV_QP_SQ_PSN"},
 	AttrLogRRAMax:     {name: "log_rra_max", field: "log_rra_max", opt: OptParRRAMax, hint: "a logarithm: 4 allows 16 outstanding reads", verbsName: "IBV_QP_MAX_DEST_RD_ATOMIC"},
-	AttrAtomicMode:    {name: "atomic_mode", field: "atomic_mode", hint: "0 none, 1 IB-compatible, 2 8 bytes"},
+	AttrAtomicMode:    {name: "atomic_mode", field: "atomic_mode", hint: "0 none, 1 as in the IB specification, 2 to 8: MLX5_QPC_ATOMIC_MODE_* in mlx5_ifc.h"},
 	AttrAccess:        {name: "rre/rwe/rae", field: "", width: 3, verbsName: "IBV_QP_ACCESS_FLAGS"},
 	AttrMinRNRNak:     {name: "min_rnr_nak", field: "min_rnr_nak", opt: OptParRNRTimeout, hint: "an index into the RNR timer table; 0 is the longest, 655.36 ms", verbsName: "IBV_QP_MIN_RNR_TIMER"},
 	AttrNextRcvPSN:    {name: "next_rcv_psn", field: "next_rcv_psn", hint: "a PSN has 24 bits", verbsName: "IBV_QP_RQ_PSN"},

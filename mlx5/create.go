@@ -2,7 +2,10 @@
 
 package mlx5
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // FieldError says which field of a command was refused, and why.
 type FieldError struct {
@@ -173,6 +176,12 @@ func (c CreateMKey) Encode(dst []byte) (int, error) {
 	if f.err == nil && c.Len == 0 {
 		f.err = &FieldError{OpCreateMKey, "len", "is zero"}
 	}
+	if f.err == nil && c.Len-1 > math.MaxUint64-c.Addr {
+		f.err = &FieldError{OpCreateMKey, "len", fmt.Sprintf("%#x leads beyond the last address, from %#x", c.Len, c.Addr)}
+	}
+	pages := (c.Addr&(1<<c.LogPageSize-1)+c.Len-1)>>c.LogPageSize + 1
+	octwords := pages/2 + pages%2 // an MTT has 8 bytes
+	f.fits("translations_octword_size", octwords, 32)
 	if f.err != nil {
 		return 0, f.err
 	}
@@ -180,8 +189,6 @@ func (c CreateMKey) Encode(dst []byte) (int, error) {
 	in.SetOpcode(uint16(OpCreateMKey))
 	in.SetMKeyUmemID(c.Buf.ID)
 	in.SetMKeyUmemOffset(c.Buf.Offset)
-	pages := (c.Addr&(1<<c.LogPageSize-1) + c.Len + 1<<c.LogPageSize - 1) >> c.LogPageSize
-	octwords := (pages + 1) / 2 // an MTT has 8 bytes
 	in.SetTranslationsOctwordActualSize(uint32(octwords))
 	m := in.MemoryKeyMKeyEntry()
 	m.SetAccessMode10(1) // MTT

@@ -14,7 +14,7 @@ type Rule struct {
 }
 
 // pathAttrs are the members of an address vector.
-var pathAttrs = Attrs(AttrRLID, AttrSL, AttrGRH, AttrSrcAddrIndex, AttrHopLimit, AttrTClass, AttrFlowLabel, AttrRGID, AttrRMAC, AttrUDPSport, AttrStatRate)
+var pathAttrs = Attrs(AttrRLID, AttrSL, AttrSrcAddrIndex, AttrHopLimit, AttrTClass, AttrFlowLabel, AttrRGID, AttrRMAC, AttrUDPSport, AttrStatRate)
 
 // rules is the state machine as data. Required and optional attributes are
 // those of qp_state_table in drivers/infiniband/core/verbs.c, which follows
@@ -45,11 +45,11 @@ func buildRules() (t [numTransitions][3]Rule) {
 		set{
 			Attrs(AttrCounterSetID, AttrLAGTXAffinity, AttrPMState, AttrAtomicMode),
 			Attrs(AttrCounterSetID, AttrLAGTXAffinity, AttrPMState),
-			Attrs(AttrCounterSetID, AttrPMState),
+			Attrs(AttrCounterSetID, AttrLAGTXAffinity, AttrPMState),
 		}, mask{})
 	add(OpINIT2INIT, []State{StateInit}, StateInit, none,
 		set{
-			Attrs(AttrPkeyIndex, AttrPort, AttrAccess, AttrLAGTXAffinity),
+			Attrs(AttrPkeyIndex, AttrPort, AttrAccess, AttrLAGTXAffinity, AttrAtomicMode),
 			Attrs(AttrPkeyIndex, AttrPort, AttrAccess, AttrLAGTXAffinity),
 			Attrs(AttrPkeyIndex, AttrPort, AttrQKey),
 		},
@@ -81,7 +81,7 @@ func buildRules() (t [numTransitions][3]Rule) {
 			Attrs(AttrNextSendPSN),
 		},
 		set{
-			Attrs(AttrAccess, AttrMinRNRNak, AttrPMState),
+			Attrs(AttrAccess, AttrMinRNRNak, AttrPMState, AttrAtomicMode),
 			Attrs(AttrAccess, AttrPMState),
 			Attrs(AttrQKey),
 		},
@@ -92,7 +92,7 @@ func buildRules() (t [numTransitions][3]Rule) {
 		})
 	add(OpRTS2RTS, []State{StateRTS}, StateRTS, none,
 		set{
-			Attrs(AttrAccess, AttrMinRNRNak, AttrPMState),
+			Attrs(AttrAccess, AttrMinRNRNak, AttrPMState, AttrAtomicMode),
 			Attrs(AttrAccess, AttrPMState),
 			Attrs(AttrQKey),
 		},
@@ -104,7 +104,7 @@ func buildRules() (t [numTransitions][3]Rule) {
 	// verbs.c has no RC here, but opt_mask of qp.c does.
 	add(OpSQERR2RTS, []State{StateSQER}, StateRTS, none,
 		set{
-			Attrs(AttrAccess, AttrMinRNRNak),
+			Attrs(AttrAccess, AttrMinRNRNak, AttrAtomicMode),
 			Attrs(AttrAccess),
 			Attrs(AttrQKey),
 		},

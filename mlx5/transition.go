@@ -63,12 +63,12 @@ type RST2INIT struct {
 	CounterSetID  Attr // Q counter set
 	LAGTXAffinity Attr
 	PMState       Attr // 3 is migrated, the default
-	AtomicMode    Attr // RC only
+	AtomicMode    Attr // RC only; goes with RemoteAtomic, where its default is 1
 }
 
 // INIT2INIT changes a queue pair in INIT.
 type INIT2INIT struct {
-	Port, PkeyIndex, Access, QKey, LAGTXAffinity Attr
+	Port, PkeyIndex, Access, QKey, LAGTXAffinity, AtomicMode Attr
 }
 
 // INIT2RTR brings a queue pair from INIT to RTR. RC requires MTU, RemoteQPN,
@@ -86,7 +86,7 @@ type INIT2RTR struct {
 	PkeyIndex     Attr
 	QKey          Attr // UD only
 	LAGTXAffinity Attr
-	AtomicMode    Attr // RC only
+	AtomicMode    Attr // RC only; goes with RemoteAtomic, where its default is 1
 }
 
 // RTR2RTS brings a queue pair from RTR to RTS. RC requires the first five, UC
@@ -101,17 +101,18 @@ type RTR2RTS struct {
 	MinRNRNak   Attr
 	PMState     Attr
 	QKey        Attr // UD only
+	AtomicMode  Attr // RC only; goes with RemoteAtomic, where its default is 1
 }
 
 // RTS2RTS changes a queue pair in RTS. An address vector cannot be changed
 // there.
 type RTS2RTS struct {
-	Access, MinRNRNak, PMState, QKey Attr
+	Access, MinRNRNak, PMState, QKey, AtomicMode Attr
 }
 
 // SQERR2RTS brings a queue pair whose send queue failed back to RTS.
 type SQERR2RTS struct {
-	Access, MinRNRNak, QKey Attr
+	Access, MinRNRNak, QKey, AtomicMode Attr
 }
 
 // ToERR (2ERR) brings a queue pair from any state to ERR.
@@ -190,7 +191,7 @@ func (e *encoder) admit(id AttrID, v int64) bool {
 		return false
 	}
 	a := &attrs[id]
-	if v < a.min || v > a.max {
+	if v < a.min || v > a.max || id == AttrPMState && v == 2 {
 		hint := ""
 		if a.hint != "" {
 			hint = " (" + a.hint + ")"
@@ -211,7 +212,10 @@ func (e *encoder) attr(id AttrID, v Attr) {
 	e.mask |= a.opt & e.rule.OptMask
 }
 
-func (e *encoder) access(v Attr) {
+// access writes the access bits and atomic_mode, which mlx5_ib sets together
+// with rae (set_qpc_atomic_flags in qp.c).
+func (e *encoder) access(v, mode Attr) {
+	e.attr(AttrAtomicMode, mode)
 	if !v.present || !e.admit(AttrAccess, v.value) {
 		return
 	}
@@ -223,6 +227,9 @@ func (e *encoder) access(v Attr) {
 	e.qpc.SetRRE(a&RemoteRead != 0)
 	e.qpc.SetRWE(a&RemoteWrite != 0)
 	e.qpc.SetRAE(a&RemoteAtomic != 0)
+	if a&RemoteAtomic != 0 && !mode.present {
+		e.qpc.SetAtomicMode(1)
+	}
 	e.mask |= (OptParRRE | OptParRWE | OptParRAE) & e.rule.OptMask
 }
 
@@ -249,7 +256,7 @@ func (e *encoder) path(p *Path) {
 		if p.RLID.present {
 			e.fail(AttrRLID, "does not apply: RoCE has no LIDs")
 		}
-		if p.SL.present && p.SL.value > 7 {
+		if p.SL.present && (p.SL.value < 0 || p.SL.value > 7) {
 			e.fail(AttrSL, "%d is out of range: 0 to 7 (on Ethernet it is the priority)", p.SL.value)
 		}
 		if e.err != nil {
@@ -262,6 +269,9 @@ func (e *encoder) path(p *Path) {
 		e.have |= Attrs(AttrRGID, AttrRMAC)
 	} else if !p.RLID.present {
 		e.fail(AttrRGID, "is missing: give Path.RGID, RMAC and SrcAddrIndex (RoCE) or Path.RLID (InfiniBand)")
+		return
+	} else if p.UDPSport.present {
+		e.fail(AttrUDPSport, "does not apply: InfiniBand has no UDP ports")
 		return
 	}
 	if p.SL.present && e.admit(AttrSL, p.SL.value) {
@@ -310,12 +320,11 @@ func (t RST2INIT) Encode(dst []byte, qpn uint32, st ServiceType) (int, error) {
 	}
 	e.attr(AttrPort, t.Port)
 	e.attr(AttrPkeyIndex, t.PkeyIndex)
-	e.access(t.Access)
+	e.access(t.Access, t.AtomicMode)
 	e.attr(AttrQKey, t.QKey)
 	e.attr(AttrCounterSetID, t.CounterSetID)
 	e.attr(AttrLAGTXAffinity, t.LAGTXAffinity)
 	e.attr(AttrPMState, t.PMState)
-	e.attr(AttrAtomicMode, t.AtomicMode)
 	return e.done(dst)
 }
 
@@ -324,7 +333,7 @@ func (t INIT2INIT) Encode(dst []byte, qpn uint32, st ServiceType) (int, error) {
 	e := newEncoder(dst, OpINIT2INIT, qpn, st)
 	e.attr(AttrPort, t.Port)
 	e.attr(AttrPkeyIndex, t.PkeyIndex)
-	e.access(t.Access)
+	e.access(t.Access, t.AtomicMode)
 	e.attr(AttrQKey, t.QKey)
 	e.attr(AttrLAGTXAffinity, t.LAGTXAffinity)
 	return e.done(dst)
@@ -347,11 +356,10 @@ func (t INIT2RTR) Encode(dst []byte, qpn uint32, st ServiceType) (int, error) {
 	e.attr(AttrLogRRAMax, t.LogRRAMax)
 	e.attr(AttrMinRNRNak, t.MinRNRNak)
 	e.path(&t.Path)
-	e.access(t.Access)
+	e.access(t.Access, t.AtomicMode)
 	e.attr(AttrPkeyIndex, t.PkeyIndex)
 	e.attr(AttrQKey, t.QKey)
 	e.attr(AttrLAGTXAffinity, t.LAGTXAffinity)
-	e.attr(AttrAtomicMode, t.AtomicMode)
 	return e.done(dst)
 }
 
@@ -363,7 +371,7 @@ func (t RTR2RTS) Encode(dst []byte, qpn uint32, st ServiceType) (int, error) {
 	e.attr(AttrRNRRetry, t.RNRRetry)
 	e.attr(AttrNextSendPSN, t.NextSendPSN)
 	e.attr(AttrLogSRAMax, t.LogSRAMax)
-	e.access(t.Access)
+	e.access(t.Access, t.AtomicMode)
 	e.attr(AttrMinRNRNak, t.MinRNRNak)
 	e.attr(AttrPMState, t.PMState)
 	e.attr(AttrQKey, t.QKey)
@@ -373,7 +381,7 @@ func (t RTR2RTS) Encode(dst []byte, qpn uint32, st ServiceType) (int, error) {
 // Encode writes the 272-byte command.
 func (t RTS2RTS) Encode(dst []byte, qpn uint32, st ServiceType) (int, error) {
 	e := newEncoder(dst, OpRTS2RTS, qpn, st)
-	e.access(t.Access)
+	e.access(t.Access, t.AtomicMode)
 	e.attr(AttrMinRNRNak, t.MinRNRNak)
 	e.attr(AttrPMState, t.PMState)
 	e.attr(AttrQKey, t.QKey)
@@ -383,7 +391,7 @@ func (t RTS2RTS) Encode(dst []byte, qpn uint32, st ServiceType) (int, error) {
 // Encode writes the 272-byte command.
 func (t SQERR2RTS) Encode(dst []byte, qpn uint32, st ServiceType) (int, error) {
 	e := newEncoder(dst, OpSQERR2RTS, qpn, st)
-	e.access(t.Access)
+	e.access(t.Access, t.AtomicMode)
 	e.attr(AttrMinRNRNak, t.MinRNRNak)
 	e.attr(AttrQKey, t.QKey)
 	return e.done(dst)

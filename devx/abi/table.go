@@ -41,12 +41,13 @@ const most = 0xffff // USHRT_MAX: no upper bound but the field's
 
 // methods follows the DECLARE_UVERBS_NAMED_METHOD tables of
 // drivers/infiniband/core/uverbs_std_types_device.c and
-// drivers/infiniband/hw/mlx5/{devx,main}.c (Linux 5.15).
+// drivers/infiniband/hw/mlx5/{devx,main}.c (Linux 5.15). UVERBS_ATTR_CONST_IN
+// takes exactly 8 bytes and UVERBS_ATTR_FLAGS_IN 4 to 8, whatever the C type is.
 var methods = []Method{
 	{UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE, "INVOKE_WRITE", []AttrSpec{
 		{ID: UVERBS_ATTR_CORE_IN, Name: "CORE_IN", Kind: PtrIn, Min: 4, Max: most},
 		{ID: UVERBS_ATTR_CORE_OUT, Name: "CORE_OUT", Kind: PtrOut, Max: most},
-		{ID: UVERBS_ATTR_WRITE_CMD, Name: "WRITE_CMD", Kind: PtrIn, Max: 8, Mandatory: true},
+		{ID: UVERBS_ATTR_WRITE_CMD, Name: "WRITE_CMD", Kind: PtrIn, Min: 8, Max: 8, Mandatory: true},
 		{ID: UVERBS_ATTR_UHW_IN, Name: "UHW_IN", Kind: PtrIn, Max: most},
 		{ID: UVERBS_ATTR_UHW_OUT, Name: "UHW_OUT", Kind: PtrOut, Max: most},
 	}},
@@ -96,7 +97,7 @@ var methods = []Method{
 	{MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_ASYNC_QUERY, "DEVX_OBJ_ASYNC_QUERY", []AttrSpec{
 		{ID: MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_HANDLE, Name: "HANDLE", Kind: UseHandle, Mandatory: true, Object: AnyObject},
 		{ID: MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_CMD_IN, Name: "CMD_IN", Kind: PtrIn, Min: 16, Max: most, Mandatory: true},
-		{ID: MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN, Name: "OUT_LEN", Kind: PtrIn, Max: 8, Mandatory: true},
+		{ID: MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN, Name: "OUT_LEN", Kind: PtrIn, Min: 8, Max: 8, Mandatory: true},
 		{ID: MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD, Name: "FD", Kind: UseFD, Mandatory: true, Object: MLX5_IB_OBJECT_DEVX_ASYNC_CMD_FD},
 		{ID: MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID, Name: "WR_ID", Kind: PtrIn, Min: 8, Max: 8, Mandatory: true},
 	}},
@@ -105,7 +106,7 @@ var methods = []Method{
 		{ID: MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR, Name: "ADDR", Kind: PtrIn, Min: 8, Max: 8, Mandatory: true},
 		{ID: MLX5_IB_ATTR_DEVX_UMEM_REG_LEN, Name: "LEN", Kind: PtrIn, Min: 8, Max: 8, Mandatory: true},
 		{ID: MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS, Name: "ACCESS", Kind: PtrIn, Min: 4, Max: 8},
-		{ID: MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, Name: "PGSZ_BITMAP", Kind: PtrIn, Max: 8},
+		{ID: MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, Name: "PGSZ_BITMAP", Kind: PtrIn, Min: 8, Max: 8},
 		{ID: MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, Name: "OUT_ID", Kind: PtrOut, Min: 4, Max: 4, Mandatory: true},
 	}},
 	{MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG, "DEVX_UMEM_DEREG", []AttrSpec{
@@ -120,7 +121,7 @@ var methods = []Method{
 	}},
 	{MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC, "UAR_OBJ_ALLOC", []AttrSpec{
 		{ID: MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, Name: "HANDLE", Kind: NewHandle, Mandatory: true, Object: MLX5_IB_OBJECT_UAR},
-		{ID: MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, Name: "TYPE", Kind: PtrIn, Max: 8, Mandatory: true},
+		{ID: MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, Name: "TYPE", Kind: PtrIn, Min: 8, Max: 8, Mandatory: true},
 		{ID: MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, Name: "MMAP_OFFSET", Kind: PtrOut, Min: 8, Max: 8, Mandatory: true},
 		{ID: MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, Name: "MMAP_LENGTH", Kind: PtrOut, Min: 4, Max: 4, Mandatory: true},
 		{ID: MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, Name: "PAGE_ID", Kind: PtrOut, Min: 4, Max: 4, Mandatory: true},

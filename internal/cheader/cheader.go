@@ -6,11 +6,14 @@
 //
 // It is used by the generators of packages mlx5 and devx/abi and by the tests
 // that hold the committed output against the installed headers. It is not a
-// C parser: preprocessor conditionals are ignored, and a struct that is not
-// written in the mlx5_ifc.h convention is left out.
+// C parser: preprocessor conditionals are ignored, of two definitions of a
+// constant the first counts, a constant whose value it cannot compute is left
+// out, and so is a struct whose name does not begin with mlx5_ifc_. One that
+// does and breaks the convention is an error.
 package cheader
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -55,11 +58,21 @@ func (s *Struct) Field(name string) (Field, bool) {
 	return Field{}, false
 }
 
+// Limits, far above what a header of the kernel has, keep input that is none
+// from exhausting stack and memory.
+const (
+	maxNesting = 64
+	maxBits    = 1 << 28 // of a struct
+	maxFields  = 1 << 16 // that anonymous members bring in, in all
+)
+
 // Header is what was found in one or more header files.
 type Header struct {
 	Consts  []Const
 	structs map[string]*decl
 	done    map[string]*Struct
+	active  map[string]bool // being laid out
+	fields  int             // see maxFields
 	values  map[string]uint64
 }
 
@@ -87,6 +100,7 @@ type decl struct {
 
 var (
 	comment = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+	ident   = regexp.MustCompile(`^[A-Za-z_]\w*$`)
 	define  = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)[ \t]+(.+)$`)
 	cpp     = regexp.MustCompile(`(?m)^[ \t]*#([^\n\\]|\\.|\\\n)*$`)
 	token   = regexp.MustCompile(`[A-Za-z_]\w*|0[xX][0-9a-fA-F]+[uUlL]*|\d+[uUlL]*|<<|>>|'.'|.`)
@@ -95,7 +109,7 @@ var (
 // Parse reads the text of the given headers, in order; constants of an
 // earlier one may be used in a later one.
 func Parse(texts ...string) (*Header, error) {
-	h := &Header{structs: map[string]*decl{}, done: map[string]*Struct{}, values: map[string]uint64{}}
+	h := &Header{structs: map[string]*decl{}, done: map[string]*Struct{}, active: map[string]bool{}, values: map[string]uint64{}}
 	for _, text := range texts {
 		text = comment.ReplaceAllString(text, " ")
 		for _, m := range define.FindAllStringSubmatch(text, -1) {
@@ -152,7 +166,7 @@ func (p *parser) file() error {
 		case (t == "struct" || t == "union") && p.peek(2) == "{" && strings.HasPrefix(p.peek(1), "mlx5_ifc_"):
 			name := trim(p.peek(1))
 			p.i += 3
-			d, err := p.body(t == "union")
+			d, err := p.body(t == "union", 0)
 			if err != nil {
 				return fmt.Errorf("struct %s: %w", name, err)
 			}
@@ -176,14 +190,13 @@ func (p *parser) enum() error {
 		p.i++
 	}
 	p.i++
-	next := uint64(0)
+	next, known := uint64(0), true // the value of an enumerator without one of its own
 	for p.peek(0) != "}" {
 		id := p.peek(0)
-		if id == "" {
-			return fmt.Errorf("enum %s: end of file", name)
+		if !ident.MatchString(id) {
+			return fmt.Errorf("enum %s: unexpected %q", name, id)
 		}
 		p.i++
-		known := true
 		if p.peek(0) == "=" {
 			p.i++
 			start, depth := p.i, 0
@@ -204,8 +217,12 @@ func (p *parser) enum() error {
 			p.h.add(Const{Name: id, Value: next, Enum: name})
 		}
 		next++
-		if p.peek(0) == "," {
+		switch p.peek(0) {
+		case ",":
 			p.i++
+		case "}":
+		default:
+			return fmt.Errorf("enum %s: unexpected %q after %s", name, p.peek(0), id)
 		}
 	}
 	p.i++
@@ -213,7 +230,10 @@ func (p *parser) enum() error {
 }
 
 // body parses members up to and including the closing brace.
-func (p *parser) body(union bool) (*decl, error) {
+func (p *parser) body(union bool, depth int) (*decl, error) {
+	if depth > maxNesting {
+		return nil, errNesting
+	}
 	d := &decl{union: union}
 	for p.peek(0) != "}" {
 		var m member
@@ -224,7 +244,7 @@ func (p *parser) body(union bool) (*decl, error) {
 		case "struct", "union":
 			if p.peek(1) == "{" {
 				p.i += 2
-				inner, err := p.body(t == "union")
+				inner, err := p.body(t == "union", depth+1)
 				if err != nil {
 					return nil, err
 				}
@@ -237,8 +257,12 @@ func (p *parser) body(union bool) (*decl, error) {
 			return nil, fmt.Errorf("unexpected %q", t)
 		}
 		if p.peek(0) != ";" {
-			m.name = p.peek(0)
+			if m.name = p.peek(0); !ident.MatchString(m.name) {
+				return nil, fmt.Errorf("unexpected %q in the place of a member's name", m.name)
+			}
 			p.i++
+		} else if m.typ == "" && m.inner == nil {
+			return nil, fmt.Errorf("a member without a name")
 		}
 		for p.peek(0) == "[" {
 			start := p.i + 1
@@ -266,10 +290,12 @@ func (h *Header) resolve(name string, depth int) (*Struct, error) {
 	if d == nil {
 		return nil, fmt.Errorf("no struct mlx5_ifc_%s_bits in the header", name)
 	}
-	if depth > 16 {
+	if h.active[name] {
 		return nil, fmt.Errorf("struct %s contains itself", name)
 	}
+	h.active[name] = true
 	s, err := h.layout(name, d, depth)
+	delete(h.active, name)
 	if err != nil {
 		return nil, err
 	}
@@ -278,6 +304,9 @@ func (h *Header) resolve(name string, depth int) (*Struct, error) {
 }
 
 func (h *Header) layout(name string, d *decl, depth int) (*Struct, error) {
+	if depth > maxNesting {
+		return nil, errNesting
+	}
 	s := &Struct{Name: name}
 	at := 0
 	for _, m := range d.members {
@@ -293,6 +322,9 @@ func (h *Header) layout(name string, d *decl, depth int) (*Struct, error) {
 				if n, err = h.eval(e); err != nil {
 					return nil, fmt.Errorf("member %s: %w", m.name, err)
 				}
+			}
+			if n > maxBits {
+				return nil, fmt.Errorf("member %s: dimension %d is over the limit of %d", m.name, n, maxBits)
 			}
 			dims = append(dims, int(n))
 		}
@@ -315,9 +347,18 @@ func (h *Header) layout(name string, d *decl, depth int) (*Struct, error) {
 			f.Width = m.bits
 		}
 		for _, n := range dims {
-			f.Count *= n
+			if f.Count *= n; f.Count > maxBits {
+				break // before it overflows
+			}
+		}
+		size := f.Width * f.Count
+		if f.Count > maxBits || size > maxBits || at+size > maxBits {
+			return nil, fmt.Errorf("member %s: the struct is over the limit of %d bits", m.name, maxBits)
 		}
 		if m.name == "" && f.Type != nil { // anonymous: its members are ours
+			if h.fields += len(f.Type.Fields); h.fields > maxFields {
+				return nil, fmt.Errorf("more than %d members of anonymous structs", maxFields)
+			}
 			for _, g := range f.Type.Fields {
 				g.Offset += f.Offset
 				s.Fields = append(s.Fields, g)
@@ -325,7 +366,7 @@ func (h *Header) layout(name string, d *decl, depth int) (*Struct, error) {
 		} else {
 			s.Fields = append(s.Fields, f)
 		}
-		if size := f.Width * f.Count; d.union {
+		if d.union {
 			s.Bits = max(s.Bits, size)
 		} else {
 			at += size
@@ -335,8 +376,9 @@ func (h *Header) layout(name string, d *decl, depth int) (*Struct, error) {
 	return s, nil
 }
 
-// eval computes a constant expression of integers, known names, parentheses
-// and the operators | << >> + - * ~ (binary ones with C's precedence).
+// eval computes a constant expression of integers, known names, casts,
+// parentheses and the operators | & << >> + - * ~ (binary ones with C's
+// precedence), in 64 bits.
 func (h *Header) eval(toks []string) (uint64, error) {
 	e := &expr{h: h, toks: toks}
 	v, err := e.binary(0)
@@ -347,12 +389,27 @@ func (h *Header) eval(toks []string) (uint64, error) {
 }
 
 type expr struct {
-	h    *Header
-	toks []string
-	i    int
+	h     *Header
+	toks  []string
+	i     int
+	depth int
 }
 
-var ctypes = map[string]bool{"__u8": true, "__u16": true, "__u32": true, "__u64": true, "int": true}
+var (
+	errShift   = errors.New("shift by more than 63 bits")
+	errNesting = fmt.Errorf("nested more than %d deep", maxNesting)
+)
+
+// ctypes are the types that an expression may be cast to, with their bits;
+// negative for a signed one.
+var ctypes = map[string]int{"__u8": 8, "__u16": 16, "__u32": 32, "__u64": 64, "int": -32}
+
+func cast(v uint64, bits int) uint64 {
+	if bits < 0 {
+		return uint64(int64(v<<(64+bits)) >> (64 + bits))
+	}
+	return v << (64 - bits) >> (64 - bits)
+}
 
 var prec = map[string]int{"|": 1, "&": 2, "<<": 3, ">>": 3, "+": 4, "-": 4, "*": 5}
 
@@ -375,8 +432,14 @@ func (e *expr) binary(least int) (uint64, error) {
 		case "&":
 			v &= r
 		case "<<":
+			if r > 63 {
+				return 0, errShift
+			}
 			v <<= r
 		case ">>":
+			if r > 63 {
+				return 0, errShift
+			}
 			v >>= r
 		case "+":
 			v += r
@@ -390,15 +453,21 @@ func (e *expr) binary(least int) (uint64, error) {
 }
 
 func (e *expr) unary() (uint64, error) {
+	if e.depth++; e.depth > maxNesting {
+		return 0, errNesting
+	}
+	defer func() { e.depth-- }()
 	if e.i >= len(e.toks) {
 		return 0, fmt.Errorf("expression ends early")
 	}
 	t := e.toks[e.i]
 	e.i++
 	switch {
-	case t == "(" && e.i+1 < len(e.toks) && ctypes[e.toks[e.i]] && e.toks[e.i+1] == ")": // a cast
+	case t == "(" && e.i+1 < len(e.toks) && ctypes[e.toks[e.i]] != 0 && e.toks[e.i+1] == ")": // a cast
+		bits := ctypes[e.toks[e.i]]
 		e.i += 2
-		return e.unary()
+		v, err := e.unary()
+		return cast(v, bits), err
 	case t == "(":
 		v, err := e.binary(0)
 		if err == nil && (e.i >= len(e.toks) || e.toks[e.i] != ")") {
@@ -416,7 +485,10 @@ func (e *expr) unary() (uint64, error) {
 		return strconv.ParseUint(strings.TrimRight(t, "uUlL"), 0, 64)
 	case (t == "BIT" || t == "BIT_ULL") && e.i < len(e.toks) && e.toks[e.i] == "(":
 		v, err := e.unary()
-		return 1 << v, err
+		if err == nil && v > 63 {
+			err = errShift
+		}
+		return 1 << (v & 63), err
 	}
 	if v, ok := e.h.values[t]; ok {
 		return v, nil

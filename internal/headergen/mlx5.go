@@ -14,8 +14,7 @@ import (
 	"devxlab.example/internal/cheader"
 )
 
-// structs lists the structs of mlx5_ifc.h that package mlx5 has views of. A
-// name ending in "+" gets a layout table only: no accessors.
+// structs lists the structs of mlx5_ifc.h that package mlx5 has views of.
 const structs = `
 	general_obj_in_cmd_hdr general_obj_out_cmd_hdr
 	ads qpc cqc mkc umem uctx roce_addr_layout roce_cap cmd_hca_cap query_adapter_param_block

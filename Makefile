@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-2-Clause
+#
+# make bench   runs the experiments: on the emulated device, or on hardware that
+#              is named: make bench DEV=mlx5_0
+# make test    runs the tests
+# make lint    gofmt, vet, staticcheck, govulncheck
+# make race    the tests under the race detector, and with a collector that runs
+#              all the time (needs a C compiler)
+# make fuzz    every fuzz target for FUZZTIME
+# make cross   builds for linux/amd64 and linux/arm64
+# make generate   makes the generated files again from the installed kernel headers
+# make module PATH=example.org/devxlab   renames the module
+
+GO      ?= go
+NEED    := 1.26
+DEV     ?=
+FUZZTIME ?= 10s
+export CGO_ENABLED ?= 0
+
+COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shell git diff --quiet HEAD 2>/dev/null || echo +changes)
+LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
+BENCHFLAGS ?=
+
+.PHONY: bench test lint race fuzz cross generate module gocheck
+
+# The first thing that any target does: with too old a Go, say what to install.
+gocheck:
+	@have=$$($(GO) version 2>/dev/null | sed -n 's/^go version go\([0-9]*\.[0-9]*\).*/\1/p'); \
+	case "$$have" in \
+	"") echo "devxlab needs Go $(NEED) or newer and found none: install it from https://go.dev/dl/ and put its bin directory into PATH"; exit 1;; \
+	esac; \
+	oldest=$$(printf '%s\n%s\n' "$(NEED)" "$$have" | sort -V | head -n 1); \
+	if [ "$$oldest" != "$(NEED)" ]; then \
+	echo "devxlab needs Go $(NEED) or newer and found $$have: install it from https://go.dev/dl/ (Debian 12's package is too old)"; exit 1; fi
+
+bench: gocheck
+	@echo "devxlab bench: place: $(if $(DEV),hw; device $(DEV), emu; the device is emulated inside the process and no hardware is touched)"
+	@echo "building; on a new machine this fetches the modules first, about half a minute"
+	@DEV=$(or $(DEV),emu:) $(GO) run -ldflags "$(LDFLAGS)" ./cmd/devxlab bench $(BENCHFLAGS)
+
+test: gocheck
+	@$(GO) vet ./...
+	@$(GO) test ./...
+
+lint: gocheck
+	@test -z "$$(gofmt -l .)" || { echo "not gofmt-clean:"; gofmt -l .; exit 1; }
+	$(GO) vet ./...
+	GOARCH=arm64 $(GO) vet ./...
+	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+	$(GO) tool -modfile=tools/go.mod govulncheck ./... || [ $$? -ne 3 ]
+
+race: export CGO_ENABLED = 1
+race: gocheck
+	$(GO) test -race ./...
+	GOGC=1 $(GO) test -gcflags=all=-d=checkptr ./devx/... ./emu/... ./batch/...
+
+fuzz: gocheck
+	@$(GO) list -f '{{.Dir}}' ./... | while read -r dir; do \
+	  grep -hos '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go | sed 's/^func //' | while read -r target; do \
+	    echo "fuzz $$target in $$dir"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$dir" || exit 1; \
+	  done || exit 1; \
+	done
+
+cross: gocheck
+	GOOS=linux GOARCH=amd64 $(GO) build ./...
+	GOOS=linux GOARCH=arm64 $(GO) build ./...
+
+generate: gocheck
+	$(GO) generate ./...
+
+# PATH on make's command line also becomes the recipe's PATH; the one that make
+# itself was started with is in its environment.
+module:
+	@new='$(PATH)'; \
+	PATH=$$(/usr/bin/tr '\0' '\n' < /proc/$$PPID/environ | /usr/bin/sed -n 's/^PATH=//p'); export PATH; \
+	case "$$new" in *:*|/*|"") echo "usage: make module PATH=example.org/devxlab"; exit 2;; esac; \
+	old=$$(sed -n 's/^module //p' go.mod); \
+	git ls-files | xargs grep -lF "$$old" | xargs sed -i "s|$$(printf '%s' "$$old" | sed 's/[.]/\\./g')|$$new|g"; \
+	gofmt -w $$(git ls-files '*.go'); \
+	echo "module $$old is now $$new"; go build ./...

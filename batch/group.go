@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package batch
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"devxlab.example/devx"
+)
+
+// Group is what a Carrier has to carry: chains of transitions. Those of one
+// chain are of one queue pair and go one after the other.
+type Group struct {
+	b     *Batch
+	ctx   context.Context
+	heads []int32
+	gate  gate
+	lost  atomic.Bool // an entry of it ended unknown
+}
+
+// fill makes chains of the entries from to to: who goes first, and what follows
+// it on the same queue pair.
+func (g *Group) fill(from, to int) {
+	b := g.b
+	clear(b.last)
+	g.heads = g.heads[:0]
+	for i := from; i < to; i++ {
+		e := &b.entries[i]
+		if _, lost := b.lost[e.QP]; lost {
+			continue
+		}
+		e.next = -1
+		if before, ok := b.last[e.QP]; ok {
+			b.entries[before].next = int32(i)
+		} else {
+			g.heads = append(g.heads, int32(i))
+		}
+		b.last[e.QP] = int32(i)
+	}
+}
+
+// open reports whether more may be sent.
+func (g *Group) open() bool {
+	if g.ctx.Err() != nil {
+		g.gate.shut(byContext)
+	}
+	return g.gate.why() == 0
+}
+
+// Chains returns the number of chains.
+func (g *Group) Chains() int { return len(g.heads) }
+
+// Send sends the entries of a chain with s, one after the other, and records
+// their outcomes. It may be called for different chains at the same time.
+func (g *Group) Send(chain int, s *devx.Submitter) {
+	for i := g.heads[chain]; i >= 0 && g.open(); i = g.b.entries[i].next {
+		e := &g.b.entries[i]
+		n := g.gate.enter()
+		if n == 0 {
+			return // the rest is not sent: Run marks it
+		}
+		e.InFlight, e.Sent = n, time.Now()
+		err := s.Send(e.QP, e.cmd[:e.n])
+		e.Took = time.Since(e.Sent)
+		e.settle(err)
+		if err != nil && g.b.o.StopOnError {
+			g.gate.shut(byFailure)
+		}
+		g.gate.leave()
+		if e.Outcome == Unknown {
+			g.lost.Store(true)
+			return
+		}
+	}
+}

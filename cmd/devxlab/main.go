@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Command devxlab looks at mlx5 devices through DevX, explains their failures,
+// and runs the experiments. See README.md.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
+
+	"devxlab.example/devx"
+	_ "devxlab.example/emu/uverbs"
+	"devxlab.example/mlx5"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitFailed      = 1   // anything else
+	exitUsage       = 2   // the command line
+	exitNoDevice    = 3   // no such device, no permission, no DevX
+	exitRefused     = 4   // the firmware or the kernel refused a command
+	exitInterrupted = 130 // Ctrl-C; what was measured is kept
+)
+
+const description = `Experiments with the queue-pair control path of mlx5 (ConnectX) NICs through DevX.
+
+DEVICE is a name that "devxlab list" shows (mlx5_0), or "emu:" for the emulated device inside the process; its options
+stand behind the colon: emu:profile=published,clock=virtual (see package emu/uverbs).
+
+Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no device (or no permission, or no DevX), 4 a command was refused
+by firmware or kernel, 130 interrupted.`
+
+// cli is the command line.
+type cli struct {
+	Output string `short:"o" enum:"text,json" default:"text" help:"Output format: text or json."`
+
+	List    listCmd    `cmd:"" help:"List the mlx5 devices of this machine."`
+	Info    infoCmd    `cmd:"" help:"Show what a device is and can do."`
+	QP      qpCmd      `cmd:"" name:"qp" help:"Work with queue pairs."`
+	Explain explainCmd `cmd:"" help:"Say what an error means: a dmesg line, an errno, a status and syndrome, a completion."`
+	Bench   benchCmd   `cmd:"" help:"Run experiments."`
+}
+
+// env is what every command gets.
+type env struct {
+	ctx    context.Context
+	out    io.Writer
+	err    io.Writer
+	in     io.Reader
+	asJSON bool
+}
+
+func (e *env) json(v any) error {
+	enc := json.NewEncoder(e.out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+func run(args []string, in io.Reader, out, errOut io.Writer) int {
+	var c cli
+	exited := -1
+	parser, err := kong.New(&c, kong.Name("devxlab"), kong.Description(description), kong.Writers(out, errOut),
+		kong.Exit(func(code int) { exited = code }))
+	if err != nil {
+		fmt.Fprintln(errOut, "devxlab:", err)
+		return exitFailed
+	}
+	k, err := parser.Parse(args)
+	if exited >= 0 { // --help
+		return exited
+	}
+	if err != nil {
+		fmt.Fprintf(errOut, "devxlab: %v; see devxlab --help\n", err)
+		return exitUsage
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	err = k.Run(&env{ctx: ctx, out: out, err: errOut, in: in, asJSON: c.Output == "json"})
+	if err != nil {
+		fmt.Fprintln(errOut, "devxlab:", err)
+	}
+	return exitCode(ctx, err)
+}
+
+func exitCode(ctx context.Context, err error) int {
+	var refused *mlx5.CommandError
+	var usage usageError
+	switch {
+	case ctx.Err() != nil:
+		return exitInterrupted
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),
+		errors.Is(err, devx.ErrNoDevX), errors.Is(err, devx.ErrDeviceGone):
+		return exitNoDevice
+	case errors.As(err, &refused):
+		return exitRefused
+	}
+	return exitFailed
+}
+
+// usageError is a mistake in the arguments that the parser cannot see.
+type usageError struct{ error }

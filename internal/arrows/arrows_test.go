@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package arrows holds the imports between the rooms of this module against
+// docs/architecture.md: they go down the list of rooms and never back.
+package arrows
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// may lists what each room imports of this module, by prefix of the path below
+// it. A room that is not here must be added, with the reason, to
+// docs/architecture.md too.
+var may = map[string][]string{
+	"internal/cheader":       {},
+	"internal/headergen":     {"internal/cheader"},
+	"internal/headergen/cmd": {"internal/headergen"},
+	"internal/require":       {},
+	"internal/usermem":       {},
+	"internal/arrows":        {},
+	"mlx5":                   {},
+	"mlx5/explain":           {"mlx5"},
+	"devx/abi":               {},
+	"devx":                   {"mlx5", "devx/abi", "internal/usermem"},
+	"batch":                  {"mlx5", "devx"},
+	"emu/fw":                 {"mlx5"},
+	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/usermem"},
+	"bench":                  {"mlx5", "devx", "batch", "emu/uverbs"},
+	"cmd/devxlab":            {"mlx5", "mlx5/explain", "devx", "emu/fw", "emu/uverbs", "bench"},
+}
+
+func TestArrows(t *testing.T) {
+	module := goList(t, "-m")
+	prefix := strings.TrimSpace(module) + "/"
+	for line := range strings.Lines(goList(t, "-f", `{{.ImportPath}} {{join .Imports " "}}`, "../../...")) {
+		words := strings.Fields(line)
+		room := strings.TrimPrefix(words[0], prefix)
+		allowed, known := may[room]
+		if !known {
+			t.Errorf("room %s is not in the list", room)
+			continue
+		}
+		for _, imported := range words[1:] {
+			if imported == "C" || imported == "syscall" {
+				t.Errorf("%s imports %q", room, imported)
+			}
+			to, ours := strings.CutPrefix(imported, prefix)
+			if ours && !contains(allowed, to) {
+				t.Errorf("%s imports %s, against the arrows", room, to)
+			}
+		}
+	}
+}
+
+func contains(list []string, s string) bool {
+	for _, l := range list {
+		if l == s {
+			return true
+		}
+	}
+	return false
+}
+
+func goList(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("go", append([]string{"list"}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("go list %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
