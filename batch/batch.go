@@ -190,7 +190,8 @@ func (b *Batch) Run(ctx context.Context) error {
 	b.busy, b.wall, b.most, b.waited = 0, 0, 0, 0
 	clear(b.lost)
 	g.ctx = ctx
-	if ctx.Done() != nil {
+	watched := ctx.Done() != nil
+	if watched {
 		b.watchContext(ctx)
 	}
 	for at := 0; at < len(b.entries) && g.open(); at += b.o.Group {
@@ -205,7 +206,7 @@ func (b *Batch) Run(ctx context.Context) error {
 			b.noteLost(b.entries[at:to])
 		}
 	}
-	if ctx.Done() != nil {
+	if watched {
 		b.watch.end <- struct{}{}
 	}
 	g.ctx = nil
@@ -222,8 +223,7 @@ func (b *Batch) noteLost(entries []entry) {
 
 // verdict gives the entries that were not sent their outcome, and counts.
 func (b *Batch) verdict(ctx context.Context) error {
-	var v Error
-	var ended, closed, failure error // why entries were not sent, the most telling first
+	var ended, refused, failure error // why entries were not sent, the most telling first
 	switch b.group.gate.why() {
 	case byContext:
 		ended = context.Cause(ctx)
@@ -232,7 +232,8 @@ func (b *Batch) verdict(ctx context.Context) error {
 	case byFailure:
 		failure = errStopped
 	}
-	var rest, held error // one for all
+	var rest, held, first error
+	var counts [Unknown + 1]int
 	for i := range b.entries {
 		e := &b.entries[i]
 		if e.Outcome == Pending {
@@ -244,34 +245,27 @@ func (b *Batch) verdict(ctx context.Context) error {
 				rest = notSent(rest, cmp.Or(ended, failure, errLeftOut))
 				e.Err = rest
 			}
-		} else if e.Outcome == NotSent && closed == nil {
-			closed = errors.Unwrap(e.Err)
+		} else if e.Outcome == NotSent && refused == nil {
+			refused = errors.Unwrap(e.Err)
 		}
-		switch e.Outcome {
-		case Failed:
-			v.Failed++
-		case NotSent:
-			v.NotSent++
-		case Unknown:
-			v.Unknown++
+		if first == nil && (e.Outcome == Failed || e.Outcome == Unknown) {
+			first = e.Err
 		}
-		if v.First == nil && (e.Outcome == Failed || e.Outcome == Unknown) {
-			v.First = e.Err
-		}
+		counts[e.Outcome]++
 		b.busy += e.Took
 		b.most = max(b.most, e.InFlight)
 	}
-	if v.Failed+v.NotSent+v.Unknown == 0 {
+	if counts[Done] == len(b.entries) {
 		return nil
 	}
+	v := &Error{Failed: counts[Failed], NotSent: counts[NotSent], Unknown: counts[Unknown], First: first, Waited: b.waited}
 	if v.NotSent > 0 {
-		v.Cause = cmp.Or(ended, closed, failure, errors.Unwrap(cmp.Or(held, rest)))
+		v.Cause = cmp.Or(ended, refused, failure, errors.Unwrap(cmp.Or(held, rest)))
 	}
-	v.Waited = b.waited
-	return &v
+	return v
 }
 
-// notSent returns err, or makes it.
+// notSent returns err, or makes it: one serves all entries.
 func notSent(err, why error) error {
 	if err == nil {
 		err = &notSentError{why}

@@ -14,22 +14,13 @@ import (
 )
 
 func Example() {
-	d, err := devx.Open("emu:") // or "mlx5_0"
-	if err != nil {
-		log.Fatal(err)
-	}
+	d := must(devx.Open("emu:")) // or "mlx5_0"
 	defer d.Close()
-	b, err := batch.New(d, batch.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
+	b := must(batch.New(d, batch.Options{}))
 	defer b.Close()
+	init := mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), QKey: mlx5.Set(0x11111111)}
 	for i := range 100 {
-		qp, err := d.NewQP(devx.QPConfig{Transport: mlx5.STUD})
-		if err != nil {
-			log.Fatal(err)
-		}
-		init := mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), QKey: mlx5.Set(0x11111111)}
+		qp := must(d.NewQP(devx.QPConfig{Transport: mlx5.STUD}))
 		if err := batch.Add(b, qp, init, uint64(i)); err != nil {
 			log.Fatal(err)
 		}
@@ -39,4 +30,11 @@ func Example() {
 	}
 	fmt.Println(b.Len(), "queue pairs are in INIT")
 	// Output: 100 queue pairs are in INIT
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
 }

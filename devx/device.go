@@ -24,16 +24,18 @@ type Device struct {
 	vectors    int
 	trace      func(in, out []byte, took time.Duration)
 
-	// calls counts the ioctls under way; closing is added to it by Close.
+	// calls counts what Close waits for; closing is added to it by Close.
 	calls   atomic.Int64
+	closed  atomic.Bool
 	drained chan struct{}
 	drain   sync.Once
+	parts   parts
 
 	mu         sync.Mutex
-	closed     bool
+	freed      bool         // what follows
 	submitters []*Submitter // idle ones
-	parts      parts
 	channels   map[*channel]struct{}
+	uars       map[*UAR]struct{}
 }
 
 const closing = 1 << 62
@@ -41,11 +43,12 @@ const closing = 1 << 62
 // Option changes how Open opens a device.
 type Option func(*Device)
 
-// WithTrace makes the device call f with every command and its answer, when it
-// is done; in and out must not be kept. On the kernel's file these are the
-// commands that this program sends; the kernel's own (for the context, for
-// user memory and doorbell pages) cannot be seen from user space. An emulated
-// device shows them too.
+// WithTrace makes the device call f with every command of this context and its
+// answer, when it is done, from whichever goroutine sent it; in and out must
+// not be kept. out is empty if no answer came. On the kernel's file these are
+// the commands that this program sends; the kernel's own (for the context, for
+// user memory and doorbell pages, for destroying) cannot be seen from user
+// space. An emulated device shows them too.
 func WithTrace(f func(in, out []byte, took time.Duration)) Option {
 	return func(d *Device) { d.trace = f }
 }
@@ -59,7 +62,7 @@ func Open(name string, opts ...Option) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{info: info, file: file, drained: make(chan struct{}), channels: map[*channel]struct{}{}}
+	d := &Device{info: info, file: file, drained: make(chan struct{}), channels: map[*channel]struct{}{}, uars: map[*UAR]struct{}{}}
 	for _, o := range opts {
 		o(d)
 	}
@@ -99,7 +102,6 @@ func (d *Device) requestContext(flags uint32) (errno unix.Errno, err error) {
 		req.SetMaxCQEVersion(1)
 		req.SetLibCaps(abi.MLX5_LIB_CAP_4K_UAR | abi.MLX5_LIB_CAP_DYN_UAR)
 		vectors := s.result(abi.UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, 4)
-		s.result(abi.UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, 8)
 		s.input(abi.UVERBS_ATTR_UHW_IN, abi.UcontextReqSize)
 		s.output(abi.UVERBS_ATTR_UHW_OUT, abi.UcontextRespSize)
 		errno, err = s.call()
@@ -215,21 +217,22 @@ func (d *Device) EQN(vector int) (eqn uint32, err error) {
 		out := s.result(abi.MLX5_IB_ATTR_DEVX_QUERY_EQN_DEV_EQN, 4)
 		errno, err := s.call()
 		eqn = binary.LittleEndian.Uint32(out)
-		return d.callError(fmt.Sprintf("event queue of completion vector %d (it has %d)", vector, d.vectors), errno, err)
+		return d.callError(errno, err, "event queue of completion vector %d (it has %d)", vector, d.vectors)
 	})
 	return eqn, err
 }
 
-// callError reports a method that is no firmware command.
-func (d *Device) callError(what string, errno unix.Errno, err error) error {
-	switch {
-	case err != nil:
+// callError reports a method that is no firmware command. format and args say
+// what it was to do.
+func (d *Device) callError(errno unix.Errno, err error, format string, args ...any) error {
+	if err != nil || errno == 0 {
 		return err
-	case errno == 0:
-		return nil
-	case errno == unix.EIO || errno == unix.ENXIO:
-		return goneError(d.info.Name, errno)
-	case errno == unix.EPROTONOSUPPORT:
+	}
+	what := fmt.Sprintf(format, args...)
+	switch errno {
+	case unix.EIO, unix.ENXIO:
+		return goneError(d.info.Name, fmt.Errorf("%s: %w", what, errno))
+	case unix.EPROTONOSUPPORT:
 		return fmt.Errorf("devx: %s: %s: %w: the kernel does not have this call", d.info.Name, what, errno)
 	}
 	return fmt.Errorf("devx: %s: %s: %w", d.info.Name, what, errno)
@@ -248,9 +251,12 @@ func (d *Device) with(f func(*Submitter) error) error {
 // take returns an idle submitter, or a new one; put gives it back.
 func (d *Device) take() (*Submitter, error) {
 	d.mu.Lock()
-	n := len(d.submitters)
+	n, freed := len(d.submitters), d.freed
 	if n == 0 {
 		d.mu.Unlock()
+		if freed {
+			return nil, d.closedError()
+		}
 		return d.NewSubmitter()
 	}
 	s := d.submitters[n-1]
@@ -261,16 +267,17 @@ func (d *Device) take() (*Submitter, error) {
 
 func (d *Device) put(s *Submitter) {
 	d.mu.Lock()
-	closed := d.closed
-	if !closed {
+	freed := d.freed
+	if !freed {
 		d.submitters = append(d.submitters, s)
 	}
 	d.mu.Unlock()
-	if closed {
+	if freed {
 		_ = s.Close() // munmap of a mapping that is there does not fail
 	}
 }
 
+// enter makes Close wait until exit is called, unless it was called before.
 func (d *Device) enter() bool {
 	if d.calls.Add(1) > closing {
 		d.exit()
@@ -287,27 +294,30 @@ func (d *Device) exit() {
 
 func (d *Device) closedError() error { return fmt.Errorf("devx: %s: %w", d.info.Name, ErrClosed) }
 
-// Close closes the context. It waits for the commands under way, which may take
-// the driver's 60 s if one hangs, and refuses new ones with ErrClosed. What the
-// program has not closed before, the kernel destroys, latest first.
+// Close closes the context. It waits for the calls under way, which may take
+// the driver's 60 s if a command hangs, and refuses new ones with ErrClosed.
+// What the program has not closed before, the kernel destroys, latest first.
+// Memory that the program has of its own (Umem, Submitter) stays mapped until
+// it is closed. A second call returns ErrClosed at once.
 func (d *Device) Close() error {
-	n := d.calls.Add(closing)
-	if n > closing+closing/2 { // a second time
-		d.calls.Add(-closing)
+	if d.closed.Swap(true) {
 		return d.closedError()
 	}
-	if n > closing {
+	if d.calls.Add(closing) > closing {
 		<-d.drained
 	}
 	d.mu.Lock()
-	submitters, channels := d.submitters, d.channels
-	d.closed, d.submitters, d.channels = true, nil, nil
+	submitters, channels, uars := d.submitters, d.channels, d.uars
+	d.freed, d.submitters, d.channels, d.uars = true, nil, nil, nil
 	d.mu.Unlock()
 	var errs []error
 	for c := range channels {
 		errs = append(errs, c.close())
 	}
-	errs = append(errs, d.file.Close()) // ends every use of the memory below
+	for u := range uars {
+		errs = append(errs, u.unmap())
+	}
+	errs = append(errs, d.file.Close())
 	for _, s := range submitters {
 		errs = append(errs, s.Close())
 	}

@@ -44,9 +44,9 @@ func openError(name, path string, err error) error {
 func contextError(name string, err, plain unix.Errno) error {
 	switch {
 	case err == unix.EPROTONOSUPPORT || err == unix.ENOTTY:
-		return fmt.Errorf("devx: %s: %w: the kernel has no ioctl to open a context (%w); it came with Linux 5.0", name, ErrNoDevX, err)
+		return fmt.Errorf("devx: %s: %w: the file knows no ioctl that opens a context (%w); it came with Linux 5.6, and a uverbs node has it", name, ErrNoDevX, err)
 	case plain == 0:
-		return fmt.Errorf("devx: %s: %w: a context opens without it, but not with it (%w); the kernel needs CONFIG_INFINIBAND_USER_ACCESS, the firmware log_max_uctx > 0 (ConnectX-4 Lx and older have none)", name, ErrNoDevX, err)
+		return fmt.Errorf("devx: %s: %w: a context opens without it, but not with it (%w); the firmware needs log_max_uctx > 0 (ConnectX-4 Lx and older have none), and a free user context", name, ErrNoDevX, err)
 	case err == unix.EIO || err == unix.ENXIO || err == unix.ENODEV:
 		return goneError(name, err)
 	case err == unix.ENOMEM:
@@ -56,7 +56,11 @@ func contextError(name string, err, plain unix.Errno) error {
 }
 
 func goneError(name string, err error) error {
-	return fmt.Errorf("devx: %s: %w: %w; it was unplugged, reset, or its driver unloaded: see dmesg, and open it again when it is back", name, ErrDeviceGone, err)
+	or := ""
+	if errors.Is(err, unix.EIO) {
+		or = " (before Linux 5.18 a firmware internal error or a wrong length reads the same)"
+	}
+	return fmt.Errorf("devx: %s: %w: %w; it was unplugged, reset, or its driver unloaded%s: see dmesg, and open it again when it is back", name, ErrDeviceGone, err, or)
 }
 
 // lostAnswer reports whether an errno leaves it open what the command did: it

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,53 +20,45 @@ import (
 
 // channel is a file that the kernel made for messages to this context.
 type channel struct {
-	d    *Device
-	fd   int
-	file *os.File
-	mu   sync.Mutex
-	done bool
+	d      *Device
+	file   *os.File
+	closed atomic.Bool
 }
 
 func (d *Device) newChannel(object, method, attr uint16, flags func(*Submitter), what string) (*channel, error) {
-	c := &channel{d: d}
+	if !d.enter() { // a channel that is open is in the list of those that Close closes
+		return nil, d.closedError()
+	}
+	defer d.exit()
+	var fd int
 	err := d.with(func(s *Submitter) error {
 		s.begin(object, method)
-		fd := s.handle(attr, 0)
+		h := s.handle(attr, 0)
 		if flags != nil {
 			flags(s)
 		}
 		errno, err := s.call()
-		c.fd = int(int32(fd.Data()))
-		return d.callError(what, errno, err)
+		fd = int(int32(h.Data()))
+		return d.callError(errno, err, "%s", what)
 	})
 	if err != nil {
 		return nil, err
 	}
-	unix.CloseOnExec(c.fd)
-	if err := unix.SetNonblock(c.fd, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("devx: %s: %w", what, err), unix.Close(c.fd))
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("devx: %s: %w", what, err), unix.Close(fd))
 	}
-	c.file = os.NewFile(uintptr(c.fd), what)
+	c := &channel{d: d, file: os.NewFile(uintptr(fd), what)}
 	d.mu.Lock()
-	closed := d.closed
-	if !closed {
-		d.channels[c] = struct{}{}
-	}
+	d.channels[c] = struct{}{}
 	d.mu.Unlock()
-	if closed {
-		return nil, errors.Join(d.closedError(), c.file.Close())
-	}
 	return c, nil
 }
 
 // close closes the file; readers return.
 func (c *channel) close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.done {
+	if c.closed.Swap(true) {
 		return nil
 	}
-	c.done = true
 	return c.file.Close()
 }
 
@@ -77,17 +69,64 @@ func (c *channel) forget() error {
 	return c.close()
 }
 
+// use runs f with the number of the descriptor. It stays the channel's for as
+// long; after Close another file gets it.
+func (c *channel) use(f func(fd uint32) error) (err error) {
+	conn, _ := c.file.SyscallConn() // fails of a nil file only
+	if conn.Control(func(fd uintptr) { err = f(uint32(fd)) }) != nil {
+		return c.closedError()
+	}
+	return err
+}
+
+func (c *channel) closedError() error {
+	return fmt.Errorf("devx: %s: %s: %w", c.d.info.Name, c.file.Name(), ErrClosed)
+}
+
+// read reads one message. A descriptor that does not block answers EAGAIN even
+// when the device is gone (devx_async_event_read looks at O_NONBLOCK first);
+// poll tells. The runtime's poller returns once then, and never again.
+func (c *channel) read(buf []byte) (n int, err error) {
+	conn, _ := c.file.SyscallConn() // fails of a nil file only
+	waited := conn.Read(func(fd uintptr) bool {
+		for {
+			n, err = unix.Read(int(fd), buf)
+			switch err {
+			case unix.EINTR:
+				continue
+			case unix.EAGAIN:
+				p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+				if _, e := unix.Poll(p, 0); e != nil || p[0].Revents == 0 {
+					return false
+				}
+				err = unix.EIO
+			}
+			return true
+		}
+	})
+	if waited != nil {
+		return 0, waited
+	}
+	return n, err
+}
+
 // messages reads until ctx ends, the channel is closed or the device is gone.
 func (c *channel) messages(ctx context.Context, size int) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		stop := context.AfterFunc(ctx, func() { _ = c.file.SetReadDeadline(time.Unix(1, 0)) })
+		interrupted := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			_ = c.file.SetReadDeadline(time.Unix(1, 0)) // of a closed file it fails
+			close(interrupted)
+		})
 		defer func() {
-			stop()
-			_ = c.file.SetReadDeadline(time.Time{}) // of a closed file it may fail
+			if !stop() {
+				<-interrupted
+				_ = c.file.SetReadDeadline(time.Time{})
+			}
 		}()
 		buf := make([]byte, size)
 		for {
-			n, err := c.file.Read(buf)
+			n, err := c.read(buf)
 			switch {
 			case err == nil && n > 0:
 				if !yield(buf[:n], nil) {
@@ -96,12 +135,14 @@ func (c *channel) messages(ctx context.Context, size int) iter.Seq2[[]byte, erro
 				continue
 			case ctx.Err() != nil:
 				err = ctx.Err()
-			case errors.Is(err, os.ErrClosed):
-				err = c.d.closedError()
-			case err == nil || n == 0 || errors.Is(err, unix.EIO):
+			case c.closed.Load():
+				err = c.closedError()
+			case err == nil || err == unix.EIO:
 				err = goneError(c.d.info.Name, unix.EIO)
-			case errors.Is(err, unix.EOVERFLOW):
-				err = fmt.Errorf("devx: %s: events were lost: the kernel's queue overflowed: %w", c.d.info.Name, err)
+			case err == unix.EOVERFLOW:
+				err = fmt.Errorf("devx: %s: %s: messages were lost, the kernel was out of memory: %w", c.d.info.Name, c.file.Name(), err)
+			default:
+				err = fmt.Errorf("devx: %s: %s: %w", c.d.info.Name, c.file.Name(), err)
 			}
 			yield(nil, err)
 			return
@@ -138,34 +179,43 @@ func (o *Object) object() *Object { return o }
 func (q *QP) object() *Object     { return &q.obj }
 func (c *CQ) object() *Object     { return &c.obj }
 
-// Subscribe asks for events of the given types about one object, or, if about
-// is nil, about the device. Each carries the cookie.
+// maxEventTypes is MAX_NUM_EVENTS of devx.c.
+const maxEventTypes = 16
+
+// Subscribe asks for events of the given types, 16 at most, about one object,
+// or, if about is nil, about the device. Each carries the cookie.
 func (c *EventChannel) Subscribe(cookie uint64, about Subject, types ...mlx5.EventType) error {
 	d := c.c.d
-	if len(types) == 0 {
-		return fmt.Errorf("devx: Subscribe: no event type given")
+	if len(types) == 0 || len(types) > maxEventTypes {
+		return fmt.Errorf("devx: Subscribe: %d event types: 1 to %d in one call", len(types), maxEventTypes)
+	}
+	if about != nil {
+		if err := about.object().of(d); err != nil {
+			return fmt.Errorf("devx: Subscribe: %w", err)
+		}
 	}
 	return d.with(func(s *Submitter) error {
-		s.begin(abi.MLX5_IB_OBJECT_DEVX, abi.MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT)
-		s.handle(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE, uint32(c.c.fd))
-		if about != nil {
-			if about.object().d != d {
-				return fmt.Errorf("devx: Subscribe: the object %w than %s", ErrForeign, d.info.Name)
+		return c.c.use(func(fd uint32) error {
+			s.begin(abi.MLX5_IB_OBJECT_DEVX, abi.MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT)
+			s.handle(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE, fd)
+			if about != nil {
+				s.handle(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE, about.object().handle)
 			}
-			s.handle(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE, about.object().handle)
-		}
-		for i, t := range types { // an array of u16 of the host
-			binary.LittleEndian.PutUint16(s.in[2*i:], uint16(t))
-		}
-		s.input(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST, 2*len(types))
-		s.value(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE, 8, cookie)
-		errno, err := s.call()
-		return d.callError(fmt.Sprintf("subscribe to %v", types), errno, err)
+			for i, t := range types { // an array of u16 of the host
+				binary.LittleEndian.PutUint16(s.in[2*i:], uint16(t))
+			}
+			s.input(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST, 2*len(types))
+			s.value(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE, 8, cookie)
+			errno, err := s.call()
+			return d.callError(errno, err, "subscribe to %v", types)
+		})
 	})
 }
 
-// Events yields events as they come, until ctx ends, the channel is closed or
-// the device is gone; the last pair carries that error. One reader at a time.
+// Events yields events as they come, until ctx ends, the channel or the device
+// is closed (ErrClosed), or the device is gone (ErrDeviceGone); the last pair
+// carries that error. One that says EOVERFLOW, events were lost, may be followed
+// by another call of Events. One reader at a time.
 func (c *EventChannel) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for b, err := range c.c.messages(ctx, 256) {
@@ -211,26 +261,33 @@ func (d *Device) QueryChannel() (*QueryChannel, error) {
 // MiB of answers are outstanding (devx.c, MAX_ASYNC_BYTES_IN_USE): read some first.
 func (c *QueryChannel) Query(id uint64, about Subject, in []byte, out int) error {
 	d := c.c.d
-	if about.object().d != d {
-		return fmt.Errorf("devx: Query: the object %w than %s", ErrForeign, d.info.Name)
+	o := about.object()
+	if err := o.of(d); err != nil {
+		return fmt.Errorf("devx: Query: %w", err)
 	}
 	return d.with(func(s *Submitter) error {
 		if err := s.load(in, out); err != nil {
 			return err
 		}
-		s.begin(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_ASYNC_QUERY)
-		s.handle(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_HANDLE, about.object().handle)
-		s.input(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_CMD_IN, len(in))
-		s.value(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN, 2, uint64(out))
-		s.handle(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD, uint32(c.c.fd))
-		s.value(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID, 8, id)
-		errno, err := s.call()
-		return d.callError(fmt.Sprintf("asynchronous %v", mlx5.OpOf(in)), errno, err)
+		return c.c.use(func(fd uint32) error {
+			s.begin(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_ASYNC_QUERY)
+			s.handle(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_HANDLE, o.handle)
+			s.input(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_CMD_IN, len(in))
+			s.value(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN, 8, uint64(out))
+			s.handle(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD, fd)
+			s.value(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID, 8, id)
+			errno, err := s.call()
+			if errno == unix.EAGAIN {
+				return fmt.Errorf("devx: %s: asynchronous %v: %w: too many answers are outstanding, read some first", d.info.Name, mlx5.OpOf(in), errno)
+			}
+			return d.callError(errno, err, "asynchronous %v", mlx5.OpOf(in))
+		})
 	})
 }
 
-// Answers yields answers as they come, until ctx ends, the channel is closed or
-// the device is gone; the last pair carries that error. One reader at a time.
+// Answers yields answers as they come, until ctx ends, the channel or the device
+// is closed (ErrClosed), or the device is gone (ErrDeviceGone); the last pair
+// carries that error. One reader at a time.
 func (c *QueryChannel) Answers(ctx context.Context) iter.Seq2[Answer, error] {
 	return func(yield func(Answer, error) bool) {
 		for b, err := range c.c.messages(ctx, abi.AsyncCmdHdrSize+maxCommand) {

@@ -13,7 +13,8 @@ import (
 )
 
 // File is an open uverbs file: the kernel's, or one of a registered driver.
-// Its methods may be called at the same time.
+// Its methods may be called at the same time, but for Close: it comes last, and
+// once.
 type File interface {
 	// Ioctl issues RDMA_VERBS_IOCTL. hdr is struct ib_uverbs_ioctl_hdr with its
 	// attributes; the kernel writes handles and flags into it. It and all
@@ -23,6 +24,8 @@ type File interface {
 	// UAR_OBJ_ALLOC returned.
 	MapUAR(offset int64, length int) (DoorbellPage, error)
 	// Close closes the file, and with it every object that was made through it.
+	// No other call is under way, and every doorbell page is unmapped: the kernel
+	// keeps a file whose pages are mapped.
 	Close() error
 }
 

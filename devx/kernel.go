@@ -16,11 +16,16 @@ func openKernel(name string) (File, Info, error) {
 	if err != nil {
 		return nil, info, fmt.Errorf("devx: open %s: %w", name, err)
 	}
-	fd, err := unix.Open(info.Uverbs, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	f, err := openNode(name, info.Uverbs)
+	return f, info, err
+}
+
+func openNode(name, path string) (File, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, info, openError(name, info.Uverbs, err)
+		return nil, openError(name, path, err)
 	}
-	return &kernelFile{fd}, info, nil
+	return &kernelFile{fd}, nil
 }
 
 func (f *kernelFile) Close() error { return unix.Close(f.fd) }

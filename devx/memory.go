@@ -15,7 +15,8 @@ import (
 )
 
 // Umem is memory outside the Go heap that is registered with the device, for
-// queues, doorbell records and memory keys.
+// queues, doorbell records and memory keys. It stays mapped until it is closed,
+// also after the device was.
 type Umem struct {
 	d      *Device
 	mem    *usermem.Region
@@ -25,8 +26,10 @@ type Umem struct {
 }
 
 // Umem maps n zeroed bytes, rounded up to whole pages, and registers them in
-// pages of 4 KiB, so that a queue may begin at any of them. Remote atomics need
-// no right of their own here (devx_umem_get in the driver refuses it).
+// pages of 4 KiB, so that a queue may begin at any of them. Linux before 5.13
+// cannot be told the page size; 5.11 and 5.12 take 4 KiB, older ones larger
+// pages where the memory happens to be contiguous. Remote atomics need no right
+// of their own here (devx_umem_get in the driver refuses it).
 func (d *Device) Umem(n int, access mlx5.Access) (*Umem, error) {
 	mem, err := usermem.Alloc(n)
 	if err != nil {
@@ -46,11 +49,11 @@ func (d *Device) Umem(n int, access mlx5.Access) (*Umem, error) {
 		s.value(abi.MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR, 8, mem.Addr())
 		s.value(abi.MLX5_IB_ATTR_DEVX_UMEM_REG_LEN, 8, uint64(len(mem.Bytes())))
 		s.value(abi.MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS, 4, flags)
-		s.value(abi.MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, 8, queuePage)
+		s.value(abi.MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, 8, queuePage).SetFlags(0) // not mandatory
 		id := s.result(abi.MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, 4)
 		errno, err := s.call()
 		u.handle, u.id = uint32(h.Data()), binary.LittleEndian.Uint32(id)
-		return d.callError(fmt.Sprintf("register %d bytes of user memory (limit: ulimit -l)", n), errno, err)
+		return d.callError(errno, err, "register %d bytes of user memory (limit: ulimit -l)", n)
 	})
 	if err != nil {
 		return nil, errors.Join(err, mem.Free())
@@ -75,12 +78,12 @@ func (u *Umem) Close() error {
 		return nil
 	}
 	err := u.d.destroy(abi.MLX5_IB_OBJECT_DEVX_UMEM, abi.MLX5_IB_METHOD_DEVX_UMEM_DEREG, abi.MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE, u.handle,
-		fmt.Sprintf("deregister user memory %d", u.id))
-	if err != nil && !errors.Is(err, ErrClosed) {
+		"deregister user memory %d", u.id)
+	if err != nil {
 		u.closed.Store(false)
 		return err
 	}
-	return errors.Join(err, u.mem.Free())
+	return u.mem.Free()
 }
 
 // arena carves whole pages out of user memory, so that a million queue pairs do
@@ -116,7 +119,10 @@ func (a *arena) carve(d *Device, n int) (ref, error) {
 		return r, nil
 	}
 	if len(a.chunks) == 0 || a.used+n > len(a.chunks[len(a.chunks)-1].Bytes()) {
-		size := min(arenaFirst<<len(a.chunks), arenaChunk)
+		size := arenaChunk
+		if i := len(a.chunks); i < 16 {
+			size = min(size, arenaFirst<<i)
+		}
 		u, err := d.Umem(max(n, size), 0)
 		if err != nil {
 			return ref{}, err
@@ -150,6 +156,10 @@ type UAR struct {
 
 // UAR allocates a doorbell page, not write-combining, and maps it.
 func (d *Device) UAR() (*UAR, error) {
+	if !d.enter() { // a page that is mapped is in the list of those that Close unmaps
+		return nil, d.closedError()
+	}
+	defer d.exit()
 	u := &UAR{d: d}
 	err := d.with(func(s *Submitter) error {
 		s.begin(abi.MLX5_IB_OBJECT_UAR, abi.MLX5_IB_METHOD_UAR_OBJ_ALLOC)
@@ -159,16 +169,22 @@ func (d *Device) UAR() (*UAR, error) {
 		length := s.result(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, 4)
 		page := s.result(abi.MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, 4)
 		errno, err := s.call()
-		if err := d.callError("allocate a UAR", errno, err); err != nil {
+		if err := d.callError(errno, err, "allocate a UAR"); err != nil {
 			return err
 		}
 		u.handle, u.id = uint32(h.Data()), binary.LittleEndian.Uint32(page)
 		u.page, err = d.file.MapUAR(int64(binary.LittleEndian.Uint64(offset)), int(binary.LittleEndian.Uint32(length)))
-		return err
+		if err != nil {
+			return errors.Join(fmt.Errorf("devx: %s: %w", d.info.Name, err), u.destroy())
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+	d.mu.Lock()
+	d.uars[u] = struct{}{}
+	d.mu.Unlock()
 	return u, nil
 }
 
@@ -182,6 +198,10 @@ func (u *UAR) Ring(offset int, v uint64) error {
 	if offset < 0 || offset > 4096-8 || offset%8 != 0 {
 		return fmt.Errorf("devx: doorbell offset %#x: a multiple of 8 below 4096", offset)
 	}
+	if !u.d.enter() {
+		return u.d.closedError()
+	}
+	defer u.d.exit()
 	if u.closed.Load() {
 		return fmt.Errorf("devx: UAR: %w", ErrClosed)
 	}
@@ -189,12 +209,31 @@ func (u *UAR) Ring(offset int, v uint64) error {
 	return nil
 }
 
-// Close unmaps and frees the page. Ring must not run at the same time. A second
-// call does nothing.
+// Close unmaps and frees the page. Ring must not run at the same time. While a
+// queue uses the page, the kernel answers EINVAL: it is unmapped, and freed with
+// the device. A second call does nothing.
 func (u *UAR) Close() error {
+	if !u.d.enter() {
+		return nil // unmapped and freed with the device
+	}
+	defer u.d.exit()
 	if u.closed.Swap(true) {
 		return nil
 	}
-	return errors.Join(u.page.Unmap(),
-		u.d.destroy(abi.MLX5_IB_OBJECT_UAR, abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY, abi.MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, u.handle, "free a UAR"))
+	u.d.mu.Lock()
+	delete(u.d.uars, u)
+	u.d.mu.Unlock()
+	return errors.Join(u.page.Unmap(), u.destroy())
+}
+
+// unmap is Close as the device's Close needs it.
+func (u *UAR) unmap() error {
+	if u.closed.Swap(true) {
+		return nil
+	}
+	return u.page.Unmap()
+}
+
+func (u *UAR) destroy() error {
+	return u.d.destroy(abi.MLX5_IB_OBJECT_UAR, abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY, abi.MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, u.handle, "free a UAR")
 }

@@ -4,6 +4,7 @@ package devx
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -64,6 +65,14 @@ func (o *Object) open() error {
 	return nil
 }
 
+// of reports whether the object may be used with d.
+func (o *Object) of(d *Device) error {
+	if o.d != d {
+		return fmt.Errorf("the object %w than %s", ErrForeign, d.info.Name)
+	}
+	return o.open()
+}
+
 // Modify issues a command that changes the object (devx_is_obj_modify_cmd in
 // the driver). The object's number in the command must be this object's: the
 // kernel answers EINVAL otherwise.
@@ -102,26 +111,38 @@ func (o *Object) Query(in, out []byte) error {
 }
 
 // Close destroys the object. The kernel passes no firmware answer on here, on
-// any version: an object that is still in use gives EINVAL or EBUSY. A second
-// call does nothing.
+// any version: an object that another one uses gives EINVAL, one that a call
+// uses EBUSY, and it stays. A second call does nothing, nor does one after the
+// device was closed, which has destroyed it.
 func (o *Object) Close() error {
-	if o.closed.Swap(true) {
-		return nil
-	}
-	err := o.d.destroy(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_DESTROY, abi.MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, o.handle,
-		fmt.Sprintf("destroy the object %#x of %s", o.id, o.op))
-	if err != nil {
-		o.closed.Store(false)
-	}
+	_, err := o.close()
 	return err
 }
 
-// destroy issues a method whose only argument is the handle that it drops.
-func (d *Device) destroy(object, method, attr uint16, handle uint32, what string) error {
-	return d.with(func(s *Submitter) error {
+// close also reports whether it was this call that destroyed the object.
+func (o *Object) close() (bool, error) {
+	if o.closed.Swap(true) {
+		return false, nil
+	}
+	err := o.d.destroy(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_DESTROY, abi.MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, o.handle,
+		"destroy the object %#x of %s", o.id, o.op)
+	if err != nil {
+		o.closed.Store(false)
+	}
+	return err == nil, err
+}
+
+// destroy issues a method whose only argument is the handle that it drops. If
+// the device was closed, it was dropped with it.
+func (d *Device) destroy(object, method, attr uint16, handle uint32, format string, args ...any) error {
+	err := d.with(func(s *Submitter) error {
 		s.begin(object, method)
 		s.handle(attr, handle)
 		errno, err := s.call()
-		return d.callError(what, errno, err)
+		return d.callError(errno, err, format, args...)
 	})
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	return err
 }

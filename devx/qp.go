@@ -41,6 +41,10 @@ func (d *Device) NewQP(c QPConfig) (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !d.enter() { // Close unmaps the memory that is written below
+		return nil, d.closedError()
+	}
+	defer d.exit()
 	if err := d.fill(&c); err != nil {
 		return nil, err
 	}
@@ -136,14 +140,14 @@ func (q *QP) Device() *Device { return q.obj.d }
 // attribute is an *mlx5.AttrError and nothing is sent; a refused command is a
 // *CommandError.
 func Modify[T mlx5.Transition](q *QP, t T) error {
+	if err := q.obj.open(); err != nil {
+		return err
+	}
 	s, err := q.obj.d.take()
 	if err != nil {
 		return err
 	}
 	defer q.obj.d.put(s)
-	if err := q.obj.open(); err != nil {
-		return err
-	}
 	clear(s.in[:mlx5.TransitionSize])
 	n, err := t.Encode(s.in[:mlx5.TransitionSize], q.qpn, q.st)
 	if err != nil {
@@ -175,11 +179,8 @@ func (q *QP) State() (mlx5.State, error) {
 
 // Close destroys the queue pair. A second call does nothing.
 func (q *QP) Close() error {
-	if q.obj.closed.Load() {
-		return nil
-	}
-	err := q.obj.Close()
-	if err == nil {
+	done, err := q.obj.close()
+	if done {
 		q.obj.d.parts.arena.release(q.mem, q.size)
 	}
 	return err

@@ -20,7 +20,10 @@ func (d *Device) PD() (*PD, error) {
 	var in [mlx5.AllocPDInSize]byte
 	var out [mlx5.AllocPDOutSize]byte
 	mlx5.PutHeader(in[:], mlx5.OpAllocPD, 0)
-	return p, d.create(&p.obj, in[:], out[:])
+	if err := d.create(&p.obj, in[:], out[:]); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // Number returns the number by which commands name it.
@@ -44,10 +47,13 @@ func (d *Device) MKey(p *PD, u *Umem, access mlx5.Access) (*MKey, error) {
 		PD: p.Number(), Buf: mlx5.UmemRef{ID: u.ID()}, Addr: u.Addr(), Len: uint64(len(u.Bytes())),
 		LogPageSize: 12, LocalWrite: true, Access: access,
 	}.Encode(in[:])
+	if err == nil {
+		err = d.create(&m.obj, in[:], out[:])
+	}
 	if err != nil {
 		return nil, err
 	}
-	return m, d.create(&m.obj, in[:], out[:])
+	return m, nil
 }
 
 // Key returns the lkey and rkey: index << 8 | variant 0.
@@ -70,6 +76,10 @@ func (d *Device) CQ(n int) (*CQ, error) {
 	if n < 1 || n > 1<<22 {
 		return nil, fmt.Errorf("devx: a CQ of %d entries: 1 to 4194304", n)
 	}
+	if !d.enter() { // Close unmaps the memory that is written below
+		return nil, d.closedError()
+	}
+	defer d.exit()
 	uar, err := d.parts.sharedUAR(d)
 	if err != nil {
 		return nil, err
@@ -111,11 +121,8 @@ func (c *CQ) Number() uint32 { return c.obj.id }
 
 // Close destroys the queue.
 func (c *CQ) Close() error {
-	if c.obj.closed.Load() {
-		return nil
-	}
-	err := c.obj.Close()
-	if err == nil {
+	done, err := c.obj.close()
+	if done {
 		c.obj.d.parts.arena.release(c.mem, c.size)
 	}
 	return err
@@ -178,14 +185,9 @@ func (p *parts) sharedCQ(d *Device) (*CQ, error) {
 	return kept, err
 }
 
-// free unmaps what is mapped. The objects went with the file.
+// free unmaps the memory. The objects went with the file.
 func (p *parts) free() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	var errs []error
-	if p.uar != nil {
-		errs = append(errs, p.uar.page.Unmap())
-	}
 	for _, u := range p.arena.chunks {
 		errs = append(errs, u.mem.Free())
 	}

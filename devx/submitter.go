@@ -29,7 +29,8 @@ const (
 
 // Submitter issues one command at a time. Its buffers are mapped memory that
 // the kernel reads and writes; a program that sends commands from many
-// goroutines gives each its own. It is not safe for concurrent use.
+// goroutines gives each its own. It is not safe for concurrent use. Its memory
+// stays mapped until it is closed, also after the device was.
 type Submitter struct {
 	d     *Device
 	slab  *usermem.Region
@@ -56,8 +57,11 @@ func (d *Device) NewSubmitter() (*Submitter, error) {
 	}, nil
 }
 
-// Close frees the submitter's buffers.
-func (s *Submitter) Close() error { return s.slab.Free() }
+// Close frees the submitter's buffers. A second call does nothing.
+func (s *Submitter) Close() error {
+	s.hdr, s.in, s.out = nil, nil, nil
+	return s.slab.Free()
+}
 
 // begin starts the ioctl of one method.
 func (s *Submitter) begin(object, method uint16) {
@@ -84,8 +88,9 @@ func (s *Submitter) attr(id uint16, length int, data uint64) abi.Attr {
 // handle of a new one.
 func (s *Submitter) handle(id uint16, h uint32) abi.Attr { return s.attr(id, 0, uint64(h)) }
 
-// value adds n bytes of an integer, 8 at most, inline.
-func (s *Submitter) value(id uint16, n int, v uint64) { s.attr(id, n, v) }
+// value adds n bytes of an integer, 8 at most, inline. A constant has 8
+// (UVERBS_ATTR_CONST_IN), whatever its type.
+func (s *Submitter) value(id uint16, n int, v uint64) abi.Attr { return s.attr(id, n, v) }
 
 // input adds the first n bytes of s.in.
 func (s *Submitter) input(id uint16, n int) {
@@ -140,7 +145,11 @@ func (s *Submitter) command(qpn uint32, in, out int) error {
 		return err
 	}
 	if trace != nil && !s.d.fileTraces {
-		trace(s.in[:in], s.out[:out], time.Since(start))
+		took := time.Since(start)
+		if errno != 0 && s.out[0] == 0 {
+			out = 0 // the kernel passed none on
+		}
+		trace(s.in[:in], s.out[:out], took)
 	}
 	if errno == 0 && s.out[0] == 0 {
 		return nil
@@ -180,13 +189,17 @@ func (s *Submitter) load(in []byte, out int) error {
 // Send issues an encoded transition of q: what Transition.Encode wrote. It
 // allocates nothing if the command succeeds.
 func (s *Submitter) Send(q *QP, cmd []byte) error {
-	if q.obj.d != s.d {
+	switch {
+	case q.obj.d != s.d:
 		return fmt.Errorf("devx: QP %#x %w than %s", q.qpn, ErrForeign, s.d.info.Name)
-	}
-	if q.obj.closed.Load() {
+	case q.obj.closed.Load():
 		return fmt.Errorf("devx: QP %#x: %w", q.qpn, ErrClosed)
+	case s.in == nil:
+		return fmt.Errorf("devx: submitter: %w", ErrClosed)
 	}
-	copy(s.in, cmd)
+	if err := s.load(cmd, mlx5.CmdOutSize); err != nil {
+		return err
+	}
 	return s.modify(&q.obj, q.qpn, len(cmd), mlx5.CmdOutSize)
 }
 

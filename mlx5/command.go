@@ -68,7 +68,7 @@ func dump(b *strings.Builder, label string, data []byte, l *Layout) {
 		if last >= 0 && last != at {
 			fmt.Fprintf(b, "  %s   …     (zero)\n", label)
 		}
-		fmt.Fprintf(b, "  %s %#05x ", label, at)
+		fmt.Fprintf(b, "  %s 0x%03x ", label, at)
 		for i := 0; i < len(chunk); i += 4 {
 			fmt.Fprintf(b, " %x", chunk[i:min(i+4, len(chunk))])
 		}

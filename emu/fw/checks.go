@@ -25,7 +25,8 @@ type Check struct {
 // Syndrome returns what a command refused by the check answers.
 func (c *Check) Syndrome() uint32 { return SyndromeBase | c.ID }
 
-// check is an index into checks; 0 means that nothing was refused.
+// check is an index into checks; 0 means that nothing was refused. The order is
+// that of the syndromes, so a new one goes to the end.
 type check uint8
 
 const (
@@ -51,7 +52,6 @@ const (
 	badPort
 	badPkeyIndex
 	badSrcAddrIndex
-	badQueueSize
 	badCQSize
 	badCQESize
 	badEQSize
@@ -76,6 +76,7 @@ const (
 	mkeyRange
 	badCapPage
 	badRoCEIndex
+	badOptPar
 	numChecks
 )
 
@@ -103,9 +104,8 @@ var checks = [numChecks]Check{
 	badRQType:       {Refuses: "a receive queue type that does not exist", Status: mlx5.StatusBadParam, Evidence: "status text"},
 	badMTU:          {Refuses: "a path MTU other than 1 to 5", Status: mlx5.StatusBadParam, Evidence: "driver, qp.c: IB_MTU_256 to IB_MTU_4096 are passed on as they are"},
 	badPort:         {Refuses: "a port other than 1 to num_ports", Status: mlx5.StatusBadParam, Evidence: "reported for RST2INIT, syndrome 0x177405"},
-	badPkeyIndex:    {Refuses: "a P_Key index outside the table", Status: mlx5.StatusIX, Evidence: "assumed"},
+	badPkeyIndex:    {Refuses: "a P_Key index other than 0: the table of an Ethernet port has one entry", Status: mlx5.StatusIX, Evidence: "assumed"},
 	badSrcAddrIndex: {Refuses: "a GID index outside the RoCE address table", Status: mlx5.StatusBadParam, Evidence: "assumed"},
-	badQueueSize:    {Refuses: "a queue larger than log_max_qp_sz", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
 	badCQSize:       {Refuses: "a completion queue larger than log_max_cq_sz", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
 	badCQESize:      {Refuses: "a completion queue entry of neither 64 nor 128 bytes", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badEQSize:       {Refuses: "an event queue larger than 2^22 entries", Status: mlx5.StatusBadParam, Evidence: "assumed"},
@@ -118,17 +118,18 @@ var checks = [numChecks]Check{
 	uctxInUse:       {Refuses: "the destruction of a user context that still has objects", Status: mlx5.StatusBadResState, Evidence: "assumed"},
 	qpLimit:         {Refuses: "a queue pair over log_max_qp", Status: mlx5.StatusLIM, Evidence: "reported: limits exceeded, CREATE_QP; another card answered 0x5 (0x65b500)"},
 	objectLimit:     {Refuses: "an object over the limit of its kind", Status: mlx5.StatusLIM, Evidence: "reported for CREATE_MKEY (0x59c8a4, 0x18af6); the others assumed alike"},
-	noUmem:          {Refuses: "a queue in physical memory, from a user context", Status: mlx5.StatusBadParam, Evidence: "assumed; the kernel sets the umem valid bits itself (devx_set_umem_valid)"},
+	noUmem:          {Refuses: "a queue or memory key that is not in user memory (umem)", Status: mlx5.StatusBadParam, Evidence: "assumed; the kernel sets the umem valid bits itself (devx_set_umem_valid)"},
 	umemTooSmall:    {Refuses: "user memory too small for the queue or doorbell record in it", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	umemUnaligned:   {Refuses: "a queue that is not 64-byte aligned or a doorbell record that is not 8-byte aligned", Status: mlx5.StatusBadParam, Evidence: "assumed"},
-	badUmemPages:    {Refuses: "a umem without pages, or with more of them than the input has", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badUmemPages:    {Refuses: "a umem without pages, with more than the input lists, of pages over 2 GiB, or that begins behind its first page", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	zeroRMAC:        {Refuses: "a RoCE INIT2RTR without a remote MAC address", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	zeroRGID:        {Refuses: "a RoCE INIT2RTR without a remote GID", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	mkeyZeroLen:     {Refuses: "a memory key without translation entries", Status: mlx5.StatusBadParam, Evidence: "reported, syndrome 0x3bf6f"},
 	mkeyMode:        {Refuses: "a memory key access mode that the device does not offer", Status: mlx5.StatusBadParam, Evidence: "status text"},
-	mkeyPageSize:    {Refuses: "a memory key page size over the capability", Status: mlx5.StatusBadParam, Evidence: "reported, syndrome 0x38a711"},
+	mkeyPageSize:    {Refuses: "a memory key page size below 4 KiB", Status: mlx5.StatusBadParam, Evidence: "assumed; reported for one over the capability, syndrome 0x38a711"},
 	mkeyRange:       {Refuses: "a memory key that reaches beyond its user memory", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badCapPage:      {Refuses: "a capability page that the device does not have", Status: mlx5.StatusBadParam, Evidence: "reported for QUERY_HCA_CAP, syndrome 0x5add95"},
+	badOptPar:       {Refuses: "an optional parameter that the device does not offer: alternate path, SRQ, receive CQ", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badRoCEIndex:    {Refuses: "a RoCE address index outside the table", Status: mlx5.StatusIX, Evidence: "status text; the command assumed"},
 }
 

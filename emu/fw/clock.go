@@ -93,10 +93,16 @@ func (c *VirtualClock) Now() time.Duration {
 	return c.now
 }
 
-// Busy announces or takes back goroutines.
+// Busy announces goroutines, or takes them back. It panics if more are taken
+// back than were announced, as sync.WaitGroup does. One that was announced and
+// neither sleeps nor is taken back holds the clock, and with it every sleeper,
+// until somebody takes it back.
 func (c *VirtualClock) Busy(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.busy+n < 0 {
+		panic("fw: VirtualClock.Busy: more goroutines taken back than announced")
+	}
 	c.busy += n
 	c.advance()
 }
@@ -116,14 +122,12 @@ func (c *VirtualClock) SleepUntil(t time.Duration) {
 	<-wake
 }
 
-// advance wakes the next sleeper if nobody who was announced is running.
+// advance wakes the next sleeper if nobody who was announced is running: it
+// runs then, and the rest follow when it sleeps or is done.
 func (c *VirtualClock) advance() {
 	for len(c.sleepers) > 0 && len(c.sleepers) >= c.busy {
 		next := heap.Pop(&c.sleepers).(sleeper)
-		c.now = max(c.now, next.at)
+		c.now = next.at // never earlier: SleepUntil lets none in that is due
 		close(next.wake)
-		if c.busy > 0 {
-			return // it runs now; the rest follow when it sleeps or is done
-		}
 	}
 }

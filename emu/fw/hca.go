@@ -10,6 +10,7 @@
 package fw
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -50,11 +51,14 @@ type HCA struct {
 	roceMu sync.Mutex
 	roce   [roceTableSize]roceAddress
 
-	doorbells atomic.Uint64
+	// objects is held by commands that create or destroy, so that none sees what
+	// another has half done. Transitions and queries take only the lock of their
+	// object. Order: objects, a queue pair, anything else.
+	objects sync.Mutex
 
-	eventMu sync.Mutex
-	events  func(Event)
-	trace   func(in, out []byte, took time.Duration)
+	doorbells atomic.Uint64
+	events    atomic.Pointer[func(Event)]
+	trace     atomic.Pointer[func(in, out []byte, took time.Duration)]
 }
 
 // Limits of the device; those that the reference card has in ibv_devinfo -v
@@ -66,7 +70,7 @@ const (
 	logMaxCQSize  = 22
 	logMaxEQSize  = 22
 	logMaxPD      = 23
-	logMaxMKey    = 24
+	logMaxMKey    = 24 // what the 24 bits of an index hold, less the reserved keys
 	logMaxUmem    = 22
 	logMaxRA      = 4
 	logMaxMsg     = 30
@@ -74,7 +78,15 @@ const (
 	roceTableSize = 255
 	maxCounters   = 255
 	firstQPN      = 0x40
+	firstMKey     = 4 // indexes up to 3 are the reserved physical keys
+	firstCQN      = 0x400
 )
+
+// sharedUID marks what the kernel makes for all contexts: completion event
+// queues and Q counter sets. Everyone may use it, and the kernel (uid 0)
+// destroys it (MLX5_SHARED_RESOURCE_UID in linux/mlx5/mlx5_ifc.h; mlx5_core
+// eq.c, mlx5_ib counters.c).
+const sharedUID = 0xffff
 
 type (
 	pd         struct{ entry }
@@ -88,21 +100,19 @@ type (
 	}
 	mkey struct {
 		entry
-		ctx        [mlx5.MKCSize]byte
-		pd, umem   uint32
-		umemOffset uint64
+		ctx  [mlx5.MKCSize]byte
+		umem uint32
 	}
 	cq struct {
 		entry
-		ctx      [mlx5.CQCSize]byte
-		buf, dbr uint32 // umems
-		uar, eqn uint32
+		ctx [mlx5.CQCSize]byte
+		buf uint32 // umem
 	}
 	qp struct {
 		entry
-		wqUmem   uint32
-		qpc      [mlx5.QPCSize]byte
-		wqOffset uint64
+		wqUmem  uint32
+		pmState uint8 // as created: what a transition sets lasts until 2RST
+		qpc     [mlx5.QPCSize]byte
 	}
 	roceAddress [mlx5.RoCEAddrLayoutSize]byte
 )
@@ -115,6 +125,8 @@ func New(c Config) (*HCA, error) {
 		if p, err = ProfileByName("zero"); err != nil {
 			return nil, err
 		}
+	} else if err := p.check(); err != nil {
+		return nil, p.wrap(err)
 	}
 	clock := c.Clock
 	if clock == nil {
@@ -142,13 +154,17 @@ func New(c Config) (*HCA, error) {
 		pds:      newTable[pd](1, 1<<logMaxPD),
 		uars:     newTable[uar](6, 1<<16), // page 6 is the first behind the initialisation segment
 		umems:    newTable[umem](1, 1<<logMaxUmem),
-		mkeys:    newTable[mkey](4, 1<<logMaxMKey), // indexes up to 3 are the reserved physical keys
+		mkeys:    newTable[mkey](firstMKey, 1<<logMaxMKey-firstMKey),
 		eqs:      newTable[eq](4, 64),
-		cqs:      newTable[cq](0x400, 1<<logMaxCQ-0x400),
+		cqs:      newTable[cq](firstCQN, 1<<logMaxCQ-firstCQN),
 		qps:      newTable[qp](firstQPN, 1<<c.LogMaxQP),
 		counters: newTable[counterSet](1, maxCounters),
 	}
-	h.uctxs = newTable[uctx](1, 1<<h.logMaxUC)
+	contexts := uint32(0)
+	if h.logMaxUC > 0 {
+		contexts = 1 << h.logMaxUC
+	}
+	h.uctxs = newTable[uctx](1, contexts)
 	return h, nil
 }
 
@@ -169,9 +185,15 @@ func (h *HCA) Stats() Stats {
 	}
 }
 
-// Trace makes the device call f with each command when it is done; in and out
-// must not be kept. It is to be called before the first command.
-func (h *HCA) Trace(f func(in, out []byte, took time.Duration)) { h.trace = f }
+// Trace makes the device call f with each command when it is done, from the
+// goroutine that issued it; in and out must not be kept. nil ends it.
+func (h *HCA) Trace(f func(in, out []byte, took time.Duration)) {
+	if f == nil {
+		h.trace.Store(nil)
+		return
+	}
+	h.trace.Store(&f)
+}
 
 // Doorbell takes a store to a doorbell page. The device moves no data, so it
 // only counts it.
@@ -183,22 +205,40 @@ type Event struct {
 	Object uint32 // QPN or CQN; 0 for an event of the whole device
 }
 
-// Notify makes the device call f with each event. f must not block.
+// Notify makes the device call f with each event. f must not block. nil ends
+// it.
 func (h *HCA) Notify(f func(Event)) {
-	h.eventMu.Lock()
-	h.events = f
-	h.eventMu.Unlock()
+	if f == nil {
+		h.events.Store(nil)
+		return
+	}
+	h.events.Store(&f)
 }
 
 // Raise makes the device report an event, as a fault campaign needs it: without
 // packets, nothing in the device raises one by itself.
 func (h *HCA) Raise(e Event) {
-	h.eventMu.Lock()
-	f := h.events
-	h.eventMu.Unlock()
-	if f != nil {
-		f(e)
+	if f := h.events.Load(); f != nil {
+		(*f)(e)
 	}
+}
+
+// Fault puts a queue pair that is in RTS into state s (SQER, SQD or ERR), as a
+// device does by itself after an error in its data path. It reports whether it
+// did.
+func (h *HCA) Fault(qpn uint32, s mlx5.State) bool {
+	q := h.qps.get(qpn)
+	if q == nil {
+		return false
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	qpc := mlx5.QPC(q.qpc[:])
+	if !q.live.Load() || qpc.State() != uint8(mlx5.StateRTS) || s != mlx5.StateSQER && s != mlx5.StateSQD && s != mlx5.StateErr {
+		return false
+	}
+	qpc.SetState(uint8(s))
+	return true
 }
 
 // command is one command under execution.
@@ -208,11 +248,18 @@ type command struct {
 }
 
 type handler struct {
-	run    func(h *HCA, c *command) check
-	in     int  // least bytes of input
-	out    int  // least bytes of output
-	anyMod bool // the handler looks at op_mod itself
+	run   func(h *HCA, c command) check
+	in    int // least bytes of input
+	out   int // least bytes of output
+	flags flags
 }
+
+type flags uint8
+
+const (
+	anyMod  flags = 1 << iota // the handler looks at op_mod itself
+	objects                   // it creates or destroys one
+)
 
 // opTableSize is beyond the last opcode: general commands end at 0xd00
 // (MLX5_CMD_OP_GENERAL_END).
@@ -222,40 +269,40 @@ const opTableSize = 0xd00
 var handlers [opTableSize]handler
 
 func init() {
-	offer := func(op mlx5.Op, run func(*HCA, *command) check, anyMod bool) {
+	offer := func(op mlx5.Op, run func(*HCA, command) check, f flags) {
 		in, out := op.Layouts()
-		handlers[op] = handler{run, in.Bytes, out.Bytes, anyMod}
+		handlers[op] = handler{run, in.Bytes, out.Bytes, f}
 	}
-	offer(mlx5.OpNOP, func(*HCA, *command) check { return ok }, false)
-	offer(mlx5.OpQueryHCACap, (*HCA).queryHCACap, true)
-	offer(mlx5.OpQueryAdapter, (*HCA).queryAdapter, false)
-	offer(mlx5.OpQueryISSI, (*HCA).queryISSI, false)
-	offer(mlx5.OpQueryRoCEAddress, (*HCA).queryRoCEAddress, false)
-	offer(mlx5.OpSetRoCEAddress, (*HCA).setRoCEAddress, false)
-	offer(mlx5.OpCreateUCTX, (*HCA).createUCTX, false)
-	offer(mlx5.OpDestroyUCTX, (*HCA).destroyUCTX, false)
-	offer(mlx5.OpAllocPD, (*HCA).allocPD, false)
-	offer(mlx5.OpDeallocPD, (*HCA).deallocPD, false)
-	offer(mlx5.OpAllocUAR, (*HCA).allocUAR, false)
-	offer(mlx5.OpDeallocUAR, (*HCA).deallocUAR, false)
-	offer(mlx5.OpAllocQCounter, (*HCA).allocQCounter, false)
-	offer(mlx5.OpDeallocQCounter, (*HCA).deallocQCounter, false)
-	offer(mlx5.OpQueryQCounter, (*HCA).queryQCounter, false)
-	offer(mlx5.OpCreateUmem, (*HCA).createUmem, false)
-	offer(mlx5.OpDestroyUmem, (*HCA).destroyUmem, false)
-	offer(mlx5.OpCreateMKey, (*HCA).createMKey, false)
-	offer(mlx5.OpQueryMKey, (*HCA).queryMKey, false)
-	offer(mlx5.OpDestroyMKey, (*HCA).destroyMKey, false)
-	offer(mlx5.OpCreateEQ, (*HCA).createEQ, false)
-	offer(mlx5.OpDestroyEQ, (*HCA).destroyEQ, false)
-	offer(mlx5.OpCreateCQ, (*HCA).createCQ, false)
-	offer(mlx5.OpQueryCQ, (*HCA).queryCQ, false)
-	offer(mlx5.OpDestroyCQ, (*HCA).destroyCQ, false)
-	offer(mlx5.OpCreateQP, (*HCA).createQP, false)
-	offer(mlx5.OpQueryQP, (*HCA).queryQP, false)
-	offer(mlx5.OpDestroyQP, (*HCA).destroyQP, false)
+	offer(mlx5.OpNOP, func(*HCA, command) check { return ok }, 0)
+	offer(mlx5.OpQueryHCACap, (*HCA).queryHCACap, anyMod)
+	offer(mlx5.OpQueryAdapter, (*HCA).queryAdapter, 0)
+	offer(mlx5.OpQueryISSI, (*HCA).queryISSI, 0)
+	offer(mlx5.OpQueryRoCEAddress, (*HCA).queryRoCEAddress, 0)
+	offer(mlx5.OpSetRoCEAddress, (*HCA).setRoCEAddress, 0)
+	offer(mlx5.OpCreateUCTX, (*HCA).createUCTX, objects)
+	offer(mlx5.OpDestroyUCTX, (*HCA).destroyUCTX, objects)
+	offer(mlx5.OpAllocPD, (*HCA).allocPD, objects)
+	offer(mlx5.OpDeallocPD, (*HCA).deallocPD, objects)
+	offer(mlx5.OpAllocUAR, (*HCA).allocUAR, objects)
+	offer(mlx5.OpDeallocUAR, (*HCA).deallocUAR, objects)
+	offer(mlx5.OpAllocQCounter, (*HCA).allocQCounter, objects)
+	offer(mlx5.OpDeallocQCounter, (*HCA).deallocQCounter, objects)
+	offer(mlx5.OpQueryQCounter, (*HCA).queryQCounter, 0)
+	offer(mlx5.OpCreateUmem, (*HCA).createUmem, objects)
+	offer(mlx5.OpDestroyUmem, (*HCA).destroyUmem, objects)
+	offer(mlx5.OpCreateMKey, (*HCA).createMKey, objects)
+	offer(mlx5.OpQueryMKey, (*HCA).queryMKey, 0)
+	offer(mlx5.OpDestroyMKey, (*HCA).destroyMKey, objects)
+	offer(mlx5.OpCreateEQ, (*HCA).createEQ, objects)
+	offer(mlx5.OpDestroyEQ, (*HCA).destroyEQ, objects)
+	offer(mlx5.OpCreateCQ, (*HCA).createCQ, objects)
+	offer(mlx5.OpQueryCQ, (*HCA).queryCQ, 0)
+	offer(mlx5.OpDestroyCQ, (*HCA).destroyCQ, objects)
+	offer(mlx5.OpCreateQP, (*HCA).createQP, objects)
+	offer(mlx5.OpQueryQP, (*HCA).queryQP, 0)
+	offer(mlx5.OpDestroyQP, (*HCA).destroyQP, objects)
 	for _, op := range mlx5.Transitions() {
-		offer(op, (*HCA).transition, false)
+		offer(op, (*HCA).transition, 0)
 	}
 }
 
@@ -267,8 +314,9 @@ func init() {
 // An out of fewer than 8 bytes has no room for an answer and gets none.
 func (h *HCA) Exec(in, out []byte) {
 	h.engine.enter()
+	trace := h.trace.Load()
 	start := time.Duration(0)
-	if h.trace != nil {
+	if trace != nil {
 		start = h.clock.Now()
 	}
 	op := mlx5.OpOf(in)
@@ -279,19 +327,14 @@ func (h *HCA) Exec(in, out []byte) {
 	if refused := h.execute(op, in, out); refused != ok {
 		clear(out)
 		if len(out) >= 8 {
-			o := mlx5.CmdOut(out)
 			out[0] = byte(checks[refused].Status)
-			putSyndrome(o, checks[refused].Syndrome())
+			binary.BigEndian.PutUint32(out[4:], checks[refused].Syndrome())
 		}
 	}
-	if h.trace != nil {
-		h.trace(in, out, h.clock.Now()-start)
+	if trace != nil {
+		(*trace)(in, out, h.clock.Now()-start)
 	}
 	h.engine.leave()
-}
-
-func putSyndrome(out []byte, s uint32) {
-	out[4], out[5], out[6], out[7] = byte(s>>24), byte(s>>16), byte(s>>8), byte(s)
 }
 
 func (h *HCA) execute(op mlx5.Op, in, out []byte) check {
@@ -306,21 +349,18 @@ func (h *HCA) execute(op mlx5.Op, in, out []byte) check {
 		return shortOut
 	}
 	hdr := mlx5.RST2INITQPIn(in) // opcode, uid and op_mod stand at the same place in every command
-	if !hd.anyMod && hdr.OpMod() != 0 {
+	if hd.flags&anyMod == 0 && hdr.OpMod() != 0 {
 		return badOpMod
 	}
+	if hd.flags&objects != 0 {
+		h.objects.Lock()
+		defer h.objects.Unlock()
+	}
 	c := command{in: in, out: out, uid: hdr.UID()}
-	if c.uid != 0 && op != mlx5.OpCreateUCTX && op != mlx5.OpDestroyUCTX {
-		u := h.uctxs.get(uint32(c.uid))
-		if u == nil {
-			return badUID
-		}
-		u.mu.Lock()
-		live := u.live
-		u.mu.Unlock()
-		if !live {
+	if c.uid != 0 && c.uid != sharedUID && op != mlx5.OpCreateUCTX && op != mlx5.OpDestroyUCTX {
+		if u := h.uctxs.get(uint32(c.uid)); u == nil || !u.live.Load() {
 			return badUID
 		}
 	}
-	return hd.run(h, &c)
+	return hd.run(h, c)
 }

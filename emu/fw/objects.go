@@ -8,23 +8,27 @@ import (
 	"devxlab.example/mlx5"
 )
 
-// use counts one more user of an object. It refuses an object that does not
-// exist, or that has another uid; shared objects (uid 0) are everyone's where
-// the caller says so.
-func (e *entry) use(uid uint16, shared bool) bool {
+// own locks an object, if it exists and is the uid's. The caller unlocks it.
+func (e *entry) own(uid uint16) bool {
+	e.mu.Lock()
+	if e.live.Load() && (e.uid == uid || e.uid == sharedUID && uid == 0) {
+		return true
+	}
+	e.mu.Unlock()
+	return false
+}
+
+// use counts one more user of an object, if it exists and the uid may use it.
+// An object of the kernel (uid 0) is everyone's where the caller says so.
+func (e *entry) use(uid uint16, kernels bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.live || e.uid != uid && !(shared && e.uid == 0) {
+	if !e.live.Load() || e.uid != uid && e.uid != sharedUID && !(kernels && e.uid == 0) {
 		return false
 	}
 	e.refs++
 	return true
 }
-
-// holder is a pointer to any object.
-type holder interface{ object() *entry }
-
-func (e *entry) object() *entry { return e }
 
 func (e *entry) unuse() {
 	e.mu.Lock()
@@ -34,42 +38,69 @@ func (e *entry) unuse() {
 
 // drop marks an object destroyed.
 func (e *entry) drop(uid uint16, missing check) check {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case !e.live || e.uid != uid:
+	if !e.own(uid) {
 		return missing
-	case e.refs > 0:
+	}
+	defer e.mu.Unlock()
+	if e.refs > 0 {
 		return inUse
 	}
-	e.live = false
+	e.live.Store(false)
 	return ok
 }
 
-// born makes an object visible under the caller's uid. fill, which may be nil,
-// writes the rest of it.
-func (h *HCA) born(c *command, id uint32, e *entry, fill func()) check {
-	if c.uid != 0 {
-		u := h.uctxs.get(uint32(c.uid))
+// holder is a pointer to any object.
+type holder interface{ object() *entry }
+
+func (e *entry) object() *entry { return e }
+
+// born makes an object that is otherwise ready visible under the caller's uid.
+func (h *HCA) born(c command, id uint32, e *entry) check {
+	if u := h.uctxs.get(uint32(c.uid)); u != nil { // there is none for uid 0 and the shared one
 		u.mu.Lock()
 		u.refs++
 		u.mu.Unlock()
 	}
 	e.mu.Lock()
-	if fill != nil {
-		fill()
-	}
-	e.live, e.uid, e.refs = true, c.uid, 0
+	e.uid, e.refs = c.uid, 0
+	e.live.Store(true)
 	e.mu.Unlock()
 	// The index stands in the same place of every answer.
 	binary.BigEndian.PutUint32(c.out[8:], id)
 	return ok
 }
 
-// gone gives the index of a dropped object back.
-func gone[T any](h *HCA, c *command, t *table[T], id uint32) check {
-	if c.uid != 0 {
-		h.uctxs.get(uint32(c.uid)).unuse()
+// create makes an object that uses no other and needs nothing said.
+func create[T any, P interface {
+	*T
+	holder
+}](h *HCA, c command, t *table[T]) check {
+	id, p, room := t.alloc()
+	if !room {
+		return objectLimit
+	}
+	return h.born(c, id, P(p).object())
+}
+
+// destroy drops an object and gives its index back. unuse, which may be nil,
+// takes the object back as a user of others.
+func destroy[T any, P interface {
+	*T
+	holder
+}](h *HCA, c command, t *table[T], id uint32, missing check, unuse func(*HCA, P)) check {
+	p := P(t.get(id))
+	if p == nil {
+		return missing
+	}
+	e := p.object()
+	if refused := e.drop(c.uid, missing); refused != ok {
+		return refused
+	}
+	if unuse != nil {
+		unuse(h, p)
+	}
+	if u := h.uctxs.get(uint32(e.uid)); u != nil {
+		u.unuse()
 	}
 	t.release(id)
 	return ok
@@ -77,100 +108,56 @@ func gone[T any](h *HCA, c *command, t *table[T], id uint32) check {
 
 // id24 returns the index that the command is about: most have it in the same
 // 24 bits, and narrower ones in the lower bits of those.
-func id24(c *command) uint32 { return binary.BigEndian.Uint32(c.in[8:]) & 0xffffff }
+func id24(c command) uint32 { return binary.BigEndian.Uint32(c.in[8:]) & 0xffffff }
 
-func (h *HCA) createUCTX(c *command) check {
+func (h *HCA) createUCTX(c command) check {
 	id, u, room := h.uctxs.alloc()
-	if !room || h.logMaxUC == 0 {
-		if room {
-			h.uctxs.release(id)
-		}
+	if !room {
 		return objectLimit
 	}
-	root := command{out: c.out} // a context belongs to no context
-	refused := h.born(&root, 0, &u.entry, nil)
+	refused := h.born(command{out: c.out}, 0, &u.entry) // a context belongs to no context
 	mlx5.CreateUCTXOut(c.out).SetUID(uint16(id))
 	return refused
 }
 
-func (h *HCA) destroyUCTX(c *command) check {
+func (h *HCA) destroyUCTX(c command) check {
 	id := uint32(mlx5.DestroyUCTXIn(c.in).UID())
-	u := h.uctxs.get(id)
-	if u == nil {
-		return badUCTX
-	}
-	refused := u.drop(0, badUCTX)
+	refused := destroy[uctx](h, command{}, h.uctxs, id, badUCTX, nil)
 	if refused == inUse {
 		return uctxInUse
-	}
-	if refused == ok {
-		h.uctxs.release(id)
 	}
 	return refused
 }
 
-func (h *HCA) allocPD(c *command) check {
-	id, p, room := h.pds.alloc()
-	if !room {
-		return objectLimit
-	}
-	return h.born(c, id, &p.entry, nil)
+func (h *HCA) allocPD(c command) check { return create(h, c, h.pds) }
+
+func (h *HCA) deallocPD(c command) check {
+	return destroy[pd](h, c, h.pds, id24(c), badPD, nil)
 }
 
-func (h *HCA) deallocPD(c *command) check {
-	return destroy(h, c, h.pds, id24(c), badPD)
+func (h *HCA) allocUAR(c command) check { return create(h, c, h.uars) }
+
+func (h *HCA) deallocUAR(c command) check {
+	return destroy[uar](h, c, h.uars, id24(c), badUAR, nil)
 }
 
-// destroy drops an object that uses no other, and gives its index back.
-func destroy[T any, P interface {
-	*T
-	holder
-}](h *HCA, c *command, t *table[T], id uint32, missing check) check {
-	p := P(t.get(id))
-	if p == nil {
-		return missing
-	}
-	if refused := p.object().drop(c.uid, missing); refused != ok {
-		return refused
-	}
-	return gone(h, c, t, id)
-}
+func (h *HCA) allocQCounter(c command) check { return create(h, c, h.counters) }
 
-func (h *HCA) allocUAR(c *command) check {
-	id, u, room := h.uars.alloc()
-	if !room {
-		return objectLimit
-	}
-	return h.born(c, id, &u.entry, nil)
-}
-
-func (h *HCA) deallocUAR(c *command) check {
-	return destroy(h, c, h.uars, id24(c), badUAR)
-}
-
-func (h *HCA) allocQCounter(c *command) check {
-	id, s, room := h.counters.alloc()
-	if !room {
-		return objectLimit
-	}
-	return h.born(c, id, &s.entry, nil)
-}
-
-func (h *HCA) deallocQCounter(c *command) check {
-	return destroy(h, c, h.counters, id24(c), badCounterSet)
+func (h *HCA) deallocQCounter(c command) check {
+	return destroy[counterSet](h, c, h.counters, id24(c)&0xff, badCounterSet, nil)
 }
 
 // queryQCounter answers zeros: without packets, no counter has moved.
-func (h *HCA) queryQCounter(c *command) check {
+func (h *HCA) queryQCounter(c command) check {
 	s := h.counters.get(uint32(mlx5.QueryQCounterIn(c.in).CounterSetID()))
-	if s == nil || !s.use(c.uid, true) {
+	if s == nil || !s.own(c.uid) {
 		return badCounterSet
 	}
-	s.unuse()
+	s.mu.Unlock()
 	return ok
 }
 
-func (h *HCA) createUmem(c *command) check {
+func (h *HCA) createUmem(c command) check {
 	in := mlx5.CreateUmemIn(c.in)
 	ctx := in.Umem()
 	n := ctx.NumOfMTT()
@@ -183,35 +170,69 @@ func (h *HCA) createUmem(c *command) check {
 	if !ok {
 		return objectLimit
 	}
-	return h.born(c, id, &u.entry, func() { u.bytes = n<<shift - uint64(ctx.PageOffset()) })
+	u.bytes = n<<shift - uint64(ctx.PageOffset())
+	return h.born(c, id, &u.entry)
 }
 
-func (h *HCA) destroyUmem(c *command) check {
-	return destroy(h, c, h.umems, id24(c), badUmem)
+func (h *HCA) destroyUmem(c command) check {
+	return destroy[umem](h, c, h.umems, id24(c), badUmem, nil)
 }
 
-// useUmem counts a user of n bytes of user memory.
-func (h *HCA) useUmem(uid uint16, id uint32, offset, n, align uint64) check {
-	u := h.umems.get(id)
-	if u == nil || !u.use(uid, false) {
-		return badUmem
+// uses collects what an object under construction uses, in order, until one is
+// refused.
+type uses struct {
+	uid     uint16
+	n       int
+	held    [6]*entry
+	refused check
+}
+
+func (u *uses) hold(e *entry, kernels bool, missing check) {
+	switch {
+	case u.refused != ok:
+	case e == nil || !e.use(u.uid, kernels):
+		u.refused = missing
+	default:
+		u.held[u.n] = e
+		u.n++
 	}
-	refused := ok
-	if offset%align != 0 {
-		refused = umemUnaligned
-	} else if offset > u.bytes || n > u.bytes-offset {
-		refused = umemTooSmall
+}
+
+// umem holds n bytes of user memory.
+func (u *uses) umem(h *HCA, id uint32, offset, n, align uint64) {
+	m := h.umems.get(id)
+	u.hold(entryOf(m), false, badUmem)
+	switch {
+	case u.refused != ok:
+	case offset%align != 0:
+		u.refused = umemUnaligned
+	case offset > m.bytes || n > m.bytes-offset:
+		u.refused = umemTooSmall
 	}
-	if refused != ok {
-		u.unuse()
+}
+
+// release takes everything back.
+func (u *uses) release() {
+	for _, e := range u.held[:u.n] {
+		e.unuse()
 	}
-	return refused
+}
+
+// entryOf returns an object's entry, nil for nil.
+func entryOf[T any, P interface {
+	*T
+	holder
+}](p P) *entry {
+	if p == nil {
+		return nil
+	}
+	return p.object()
 }
 
 // Access modes of a memory key (linux/mlx5/mlx5_ifc.h, mkc access_mode_1_0).
 const accessMTT = 1
 
-func (h *HCA) createMKey(c *command) check {
+func (h *HCA) createMKey(c command) check {
 	in := mlx5.CreateMKeyIn(c.in)
 	ctx := in.MemoryKeyMKeyEntry()
 	switch {
@@ -221,72 +242,58 @@ func (h *HCA) createMKey(c *command) check {
 		return noUmem
 	case in.TranslationsOctwordActualSize() == 0 || ctx.Len() == 0 && !ctx.Length64():
 		return mkeyZeroLen
-	case ctx.LogPageSize() < 12 || ctx.LogPageSize() > maxPageShift:
+	case ctx.LogPageSize() < 12:
 		return mkeyPageSize
 	}
-	p := h.pds.get(ctx.PD())
-	if p == nil || !p.use(c.uid, false) {
-		return badPD
+	u := uses{uid: c.uid}
+	u.hold(entryOf(h.pds.get(ctx.PD())), false, badPD)
+	u.umem(h, in.MKeyUmemID(), in.MKeyUmemOffset(), ctx.Len(), 1)
+	if u.refused == umemTooSmall {
+		u.refused = mkeyRange
 	}
-	need := uint64(ctx.Len())
-	if refused := h.useUmem(c.uid, in.MKeyUmemID(), in.MKeyUmemOffset(), need, 1); refused != ok {
-		p.unuse()
-		if refused == umemTooSmall {
-			return mkeyRange
-		}
-		return refused
+	if u.refused != ok {
+		u.release()
+		return u.refused
 	}
 	id, m, room := h.mkeys.alloc()
 	if !room {
-		p.unuse()
-		h.umems.get(in.MKeyUmemID()).unuse()
+		u.release()
 		return objectLimit
 	}
-	return h.born(c, id, &m.entry, func() {
-		copy(m.ctx[:], ctx)
-		m.pd, m.umem, m.umemOffset = ctx.PD(), in.MKeyUmemID(), in.MKeyUmemOffset()
-	})
+	copy(m.ctx[:], ctx)
+	m.umem = in.MKeyUmemID()
+	return h.born(c, id, &m.entry)
 }
 
-func (h *HCA) queryMKey(c *command) check {
+func (h *HCA) queryMKey(c command) check {
 	m := h.mkeys.get(id24(c))
-	if m == nil || !m.use(c.uid, false) {
+	if m == nil || !m.own(c.uid) {
 		return badMKey
 	}
+	defer m.mu.Unlock()
 	copy(mlx5.QueryMKeyOut(c.out).MemoryKeyMKeyEntry(), m.ctx[:])
-	m.unuse()
 	return ok
 }
 
-func (h *HCA) destroyMKey(c *command) check {
-	m := h.mkeys.get(id24(c))
-	if m == nil {
-		return badMKey
-	}
-	if refused := m.drop(c.uid, badMKey); refused != ok {
-		return refused
-	}
-	h.pds.get(m.pd).unuse()
-	h.umems.get(m.umem).unuse()
-	return gone(h, c, h.mkeys, id24(c))
+func (h *HCA) destroyMKey(c command) check {
+	return destroy(h, c, h.mkeys, id24(c), badMKey, func(h *HCA, m *mkey) {
+		h.pds.get(mlx5.MKC(m.ctx[:]).PD()).unuse()
+		h.umems.get(m.umem).unuse()
+	})
 }
 
-func (h *HCA) createEQ(c *command) check {
+func (h *HCA) createEQ(c command) check {
 	if mlx5.CreateEQIn(c.in).EQContextEntry().LogEQSize() > logMaxEQSize {
 		return badEQSize
 	}
-	id, e, room := h.eqs.alloc()
-	if !room {
-		return objectLimit
-	}
-	return h.born(c, id, &e.entry, nil)
+	return create(h, c, h.eqs)
 }
 
-func (h *HCA) destroyEQ(c *command) check {
-	return destroy(h, c, h.eqs, id24(c)&0xff, badEQN) // eq_number has 8 bits
+func (h *HCA) destroyEQ(c command) check {
+	return destroy[eq](h, c, h.eqs, id24(c)&0xff, badEQN, nil)
 }
 
-func (h *HCA) createCQ(c *command) check {
+func (h *HCA) createCQ(c command) check {
 	in := mlx5.CreateCQIn(c.in)
 	ctx := in.CQContext()
 	switch {
@@ -297,62 +304,42 @@ func (h *HCA) createCQ(c *command) check {
 	case !in.CQUmemValid() || !ctx.DBRUmemValid():
 		return noUmem
 	}
-	e := h.eqs.get(ctx.CEQNOrApuElement())
-	if e == nil || !e.use(c.uid, true) {
-		return badEQN
-	}
-	u := h.uars.get(ctx.UARPage())
-	if u == nil || !u.use(c.uid, true) {
-		e.unuse()
-		return badUAR
-	}
 	bytes := uint64(64) << ctx.CQESz() << ctx.LogCQSize()
-	refused := h.useUmem(c.uid, in.CQUmemID(), in.CQUmemOffset(), bytes, 64)
-	if refused == ok {
-		if refused = h.useUmem(c.uid, ctx.DBRUmemID(), ctx.DBRAddr(), 8, 8); refused != ok {
-			h.umems.get(in.CQUmemID()).unuse()
-		}
-	}
-	if refused != ok {
-		e.unuse()
-		u.unuse()
-		return refused
+	u := uses{uid: c.uid}
+	u.hold(entryOf(h.eqs.get(ctx.CEQNOrApuElement())), true, badEQN)
+	u.hold(entryOf(h.uars.get(ctx.UARPage())), true, badUAR)
+	u.umem(h, in.CQUmemID(), in.CQUmemOffset(), bytes, 64)
+	u.umem(h, ctx.DBRUmemID(), ctx.DBRAddr(), 8, 8)
+	if u.refused != ok {
+		u.release()
+		return u.refused
 	}
 	id, q, room := h.cqs.alloc()
 	if !room {
-		e.unuse()
-		u.unuse()
-		h.umems.get(in.CQUmemID()).unuse()
-		h.umems.get(ctx.DBRUmemID()).unuse()
+		u.release()
 		return objectLimit
 	}
-	return h.born(c, id, &q.entry, func() {
-		copy(q.ctx[:], ctx)
-		q.buf, q.dbr, q.uar, q.eqn = in.CQUmemID(), ctx.DBRUmemID(), ctx.UARPage(), ctx.CEQNOrApuElement()
-	})
+	copy(q.ctx[:], ctx)
+	q.buf = in.CQUmemID()
+	return h.born(c, id, &q.entry)
 }
 
-func (h *HCA) queryCQ(c *command) check {
+func (h *HCA) queryCQ(c command) check {
 	q := h.cqs.get(id24(c))
-	if q == nil || !q.use(c.uid, false) {
+	if q == nil || !q.own(c.uid) {
 		return badCQN
 	}
+	defer q.mu.Unlock()
 	copy(mlx5.QueryCQOut(c.out).CQContext(), q.ctx[:])
-	q.unuse()
 	return ok
 }
 
-func (h *HCA) destroyCQ(c *command) check {
-	q := h.cqs.get(id24(c))
-	if q == nil {
-		return badCQN
-	}
-	if refused := q.drop(c.uid, badCQN); refused != ok {
-		return refused
-	}
-	h.umems.get(q.buf).unuse()
-	h.umems.get(q.dbr).unuse()
-	h.uars.get(q.uar).unuse()
-	h.eqs.get(q.eqn).unuse()
-	return gone(h, c, h.cqs, id24(c))
+func (h *HCA) destroyCQ(c command) check {
+	return destroy(h, c, h.cqs, id24(c), badCQN, func(h *HCA, q *cq) {
+		ctx := mlx5.CQC(q.ctx[:])
+		h.eqs.get(ctx.CEQNOrApuElement()).unuse()
+		h.uars.get(ctx.UARPage()).unuse()
+		h.umems.get(q.buf).unuse()
+		h.umems.get(ctx.DBRUmemID()).unuse()
+	})
 }

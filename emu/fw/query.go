@@ -4,12 +4,9 @@ package fw
 
 import "devxlab.example/mlx5"
 
-func (h *HCA) queryHCACap(c *command) check {
+func (h *HCA) queryHCACap(c command) check {
 	switch mlx5.CapType(mlx5.QueryHCACapIn(c.in).OpMod() >> 1) {
 	case mlx5.CapGeneral:
-		if len(c.out) < mlx5.QueryHCACapOutSize {
-			return shortOut
-		}
 		h.generalCaps(mlx5.HCACap(mlx5.QueryHCACapOut(c.out).Capability()))
 	case mlx5.CapRoCE:
 		roceCaps(mlx5.RoCECap(mlx5.QueryHCACapOut(c.out).Capability()))
@@ -59,7 +56,7 @@ func roceCaps(p mlx5.RoCECap) {
 
 // queryAdapter answers with the identity of the reference card, a ConnectX-6
 // Dx MCX623106AN-CDA.
-func (h *HCA) queryAdapter(c *command) check {
+func (h *HCA) queryAdapter(c command) check {
 	p := mlx5.QueryAdapterOut(c.out).QueryAdapterStruct()
 	p.SetIeeeVendorID(0x2c9)
 	p.SetVSDVendorID(0x15b3)
@@ -67,14 +64,14 @@ func (h *HCA) queryAdapter(c *command) check {
 	return ok
 }
 
-func (h *HCA) queryISSI(c *command) check {
+func (h *HCA) queryISSI(c command) check {
 	o := mlx5.QueryISSIOut(c.out)
 	o.SetCurrentISSI(1)
 	o.SetSupportedISSIDw0(3) // ISSI 0 and 1
 	return ok
 }
 
-func (h *HCA) setRoCEAddress(c *command) check {
+func (h *HCA) setRoCEAddress(c command) check {
 	in := mlx5.SetRoCEAddressIn(c.in)
 	if int(in.RoCEAddressIndex()) >= roceTableSize {
 		return badRoCEIndex
@@ -85,7 +82,7 @@ func (h *HCA) setRoCEAddress(c *command) check {
 	return ok
 }
 
-func (h *HCA) queryRoCEAddress(c *command) check {
+func (h *HCA) queryRoCEAddress(c command) check {
 	in := mlx5.QueryRoCEAddressIn(c.in)
 	if int(in.RoCEAddressIndex()) >= roceTableSize {
 		return badRoCEIndex

@@ -7,15 +7,16 @@ import (
 	"sync/atomic"
 )
 
-// entry is what every object of the device begins with.
+// entry is what every object of the device begins with. Its lock guards the
+// whole object; live is written under it.
 type entry struct {
 	mu   sync.Mutex
 	refs int32 // objects that use this one
 	uid  uint16
-	live bool
+	live atomic.Bool
 }
 
-const chunkLen = 1024
+const chunkLen = 256
 
 // reuseAfter is how many indexes lie between a destroyed object and the reuse
 // of its index, so that a stale handle finds nothing rather than a stranger.
@@ -70,7 +71,7 @@ func (t *table[T]) alloc() (uint32, *T, bool) {
 		id = t.next
 		t.next++
 		if chunks := *t.chunks.Load(); int((id-t.first)/chunkLen) >= len(chunks) {
-			grown := append(append(make([]*[chunkLen]T, 0, len(chunks)+1), chunks...), new([chunkLen]T))
+			grown := append(chunks, new([chunkLen]T)) // beyond what readers of chunks see
 			t.chunks.Store(&grown)
 		}
 	}

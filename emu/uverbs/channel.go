@@ -4,6 +4,8 @@ package uverbs
 
 import (
 	"encoding/binary"
+	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -13,286 +15,381 @@ import (
 	"devxlab.example/mlx5"
 )
 
-type channelKind uint8
-
-const (
-	queryChannel channelKind = iota
-	eventChannel
-)
-
-// maxQueryBytes is MAX_ASYNC_BYTES_IN_USE of devx.c; maxEvents bounds what
-// waits for a reader who does not come.
+// maxQueryBytes is MAX_ASYNC_BYTES_IN_USE, and maxEventTypes MAX_NUM_EVENTS, of
+// devx.c. maxWorkers is the number of commands that the device takes at once.
+// maxEvents bounds what waits for a reader who does not come; the kernel is
+// bounded by its memory only.
 const (
 	maxQueryBytes = 1 << 20
+	maxEventTypes = 16
+	maxWorkers    = 31
 	maxEvents     = 1 << 16
 )
 
-// channel is a file descriptor that messages to user space come from. User
-// space gets one end of a socket pair that keeps message boundaries, so that it
-// reads and polls a real descriptor; a goroutine feeds the other end.
+// channel is what messages to user space come from. User space gets one end of
+// a socket pair that keeps message boundaries, so that it reads and polls a
+// real descriptor. The channel ends when user space has closed its end, or with
+// the file.
 type channel struct {
-	kind channelKind
-	fd   int // ours
+	f    *File
+	kind uint16   // object id of the ioctl interface
+	ino  uint64   // of the end that user space has
+	file *os.File // our end
+
+	subjects []subject // that it is subscribed to, under f.mu
 
 	mu      sync.Mutex
-	more    *sync.Cond
-	queue   [][]byte
-	bytes   int // of queries under way and of answers that wait
 	ended   bool
-	subs    []subscription
-	pending sync.WaitGroup // queries under way
+	queue   [][]byte // messages that wait for room in the socket
+	sending bool     // a goroutine sends them
+	sent    []int    // lengths of the messages that may not be read yet
+	unread  int      // their sum
+	bytes   int      // of answers that are due or may not be read yet
+	work    []query
+	workers int
 }
 
-type subscription struct {
-	cookie uint64
-	typ    mlx5.EventType
-	about  uint32
-	of     mlx5.Op // that made the object; 0: the device
+type query struct {
+	id  uint64
+	in  []byte
+	out int
 }
 
 // newChannel makes a channel and returns its descriptor in the attribute.
-func (f *File) newChannel(v *value, kind channelKind) unix.Errno {
-	if f.uid.Load() == 0 {
-		return unix.EINVAL
-	}
+func (f *File) newChannel(v *value, kind uint16) unix.Errno {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		if errno, ok := err.(unix.Errno); ok {
-			return errno
-		}
-		return unix.EMFILE
+		return errnoOf(err)
 	}
-	c := &channel{kind: kind, fd: fds[1]}
-	c.more = sync.NewCond(&c.mu)
+	c := &channel{f: f, kind: kind}
+	var st unix.Stat_t
+	if err = unix.Fstat(fds[0], &st); err == nil {
+		if err = unix.SetNonblock(fds[1], true); err == nil {
+			c.ino = st.Ino
+			c.file = os.NewFile(uintptr(fds[1]), "emulated channel")
+		}
+	}
+	if err != nil {
+		_ = unix.Close(fds[0])
+		_ = unix.Close(fds[1])
+		return errnoOf(err)
+	}
+	// Room for the longest answer; the usual default has it, too.
+	_ = unix.SetsockoptInt(fds[1], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<17)
 	f.mu.Lock()
-	f.channels[fds[0]] = c
+	gone := f.gone.Load()
+	if !gone {
+		f.channels[c.ino] = c
+		f.running.Add(1)
+	}
 	f.mu.Unlock()
+	if gone {
+		_ = unix.Close(fds[0])
+		_ = c.file.Close()
+		return unix.EIO
+	}
 	v.attr.SetData(uint64(fds[0]))
-	go c.pump()
+	go c.watch()
 	return 0
 }
 
-// pump writes messages until the channel ends. A write blocks while the
-// reader's buffer is full, and fails once the reader has closed its end.
-func (c *channel) pump() {
+func errnoOf(err error) unix.Errno {
+	if e, ok := err.(unix.Errno); ok {
+		return e
+	}
+	return unix.EINVAL
+}
+
+// watch waits for user space to close its end, and then ends the channel.
+func (c *channel) watch() {
+	defer c.f.running.Done()
+	var b [64]byte
 	for {
-		c.mu.Lock()
-		for len(c.queue) == 0 && !c.ended {
-			c.more.Wait()
-		}
-		if len(c.queue) == 0 || c.ended {
-			c.mu.Unlock()
+		if n, err := c.file.Read(b[:]); n == 0 || err != nil { // nothing that is written to it counts
 			break
 		}
-		m := c.queue[0]
-		c.queue = c.queue[1:]
-		c.mu.Unlock()
-		err := unix.EINTR
-		for err == unix.EINTR {
-			_, err = errnoOf(unix.SendmsgN(c.fd, m, nil, nil, unix.MSG_NOSIGNAL))
-		}
-		c.mu.Lock()
-		if c.kind == queryChannel {
-			c.bytes -= len(m) - abi.AsyncCmdHdrSize
-		}
-		if err != 0 {
-			c.ended = true
-		}
-		c.mu.Unlock()
 	}
-	c.pending.Wait()
-	unix.Close(c.fd)
+	c.f.mu.Lock()
+	if c.f.channels[c.ino] == c {
+		delete(c.f.channels, c.ino)
+	}
+	for _, s := range c.subjects {
+		left := slices.DeleteFunc(c.f.subs[s], func(s subscription) bool { return s.c == c })
+		if c.f.subs[s] = left; len(left) == 0 {
+			delete(c.f.subs, s)
+		}
+	}
+	c.subjects = nil
+	c.f.mu.Unlock()
+	c.end()
 }
 
-func errnoOf(n int, err error) (int, unix.Errno) {
-	if e, ok := err.(unix.Errno); ok {
-		return n, e
-	}
-	return n, 0
-}
-
-// end makes the pump stop. What waits is lost, as on a closed file.
+// end closes the channel; its goroutines return. What waits is lost, as on a
+// closed file.
 func (c *channel) end() {
 	c.mu.Lock()
-	c.ended = true
-	c.more.Broadcast()
+	ended := c.ended
+	c.ended, c.queue, c.work = true, nil, nil
 	c.mu.Unlock()
-	// A write that is blocked returns.
-	_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
+	if !ended {
+		_ = c.file.Close()
+	}
 }
 
 func (f *File) endChannels() {
 	f.mu.Lock()
 	channels := f.channels
-	f.channels = map[int]*channel{}
+	f.channels, f.subs = map[uint64]*channel{}, map[subject][]subscription{}
 	f.mu.Unlock()
 	for _, c := range channels {
 		c.end()
 	}
 }
 
-func (f *File) channel(v *value, kind channelKind) *channel {
+// channelOf returns the channel of a descriptor of user space, which may be a
+// duplicate (lookup_get_fd_uobject).
+func (f *File) channelOf(fd uint64, kind uint16) (*channel, unix.Errno) {
+	if int64(int32(fd)) != int64(fd) {
+		return nil, unix.EINVAL
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(int32(fd)), &st); err != nil {
+		return nil, unix.EBADF
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if c := f.channels[int(int32(v.attr.Data()))]; c != nil && c.kind == kind {
-		return c
+	if c := f.channels[st.Ino]; c != nil && c.kind == kind && st.Mode&unix.S_IFMT == unix.S_IFSOCK {
+		return c, 0
 	}
-	return nil
+	return nil, unix.EBADF
 }
 
+// post sends a message.
 func (c *channel) post(m []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended || c.kind == eventChannel && len(c.queue) >= maxEvents {
+	if c.ended || c.kind == abi.MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD && len(c.queue) >= maxEvents {
 		return
 	}
 	c.queue = append(c.queue, m)
-	c.more.Signal()
+	if !c.sending {
+		c.sending = true
+		c.f.running.Add(1)
+		go c.send()
+	}
+}
+
+// send sends what is queued, and waits for room where there is none.
+func (c *channel) send() {
+	defer c.f.running.Done()
+	conn, _ := c.file.SyscallConn()        // fails of a nil file only
+	_ = conn.Write(func(fd uintptr) bool { // fails if the channel has ended
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for len(c.queue) > 0 {
+			n, err := unix.SendmsgN(int(fd), c.queue[0], nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			switch {
+			case err == unix.EINTR:
+				continue
+			case err == unix.EAGAIN:
+				return false
+			case err != nil: // the reader is gone: watch sees it, too
+				c.queue = nil
+				continue
+			}
+			c.queue = c.queue[1:]
+			if c.kind == abi.MLX5_IB_OBJECT_DEVX_ASYNC_CMD_FD {
+				c.sent = append(c.sent, n)
+				c.unread += n
+			}
+		}
+		c.queue, c.sending = nil, false
+		return true
+	})
+}
+
+// settle takes what the reader has taken out of the socket off the bytes in
+// use. fd is the reader's end.
+func (c *channel) settle(fd int) {
+	waiting, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+	if err != nil {
+		return
+	}
+	read := 0
+	for read < len(c.sent) && c.unread > waiting {
+		c.unread -= c.sent[read]
+		c.bytes -= c.sent[read] - abi.AsyncCmdHdrSize
+		read++
+	}
+	c.sent = c.sent[read:]
 }
 
 // asyncQuery starts a query whose answer comes through a channel.
 func (f *File) asyncQuery(b *bundle) unix.Errno {
-	in := b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_CMD_IN)
-	n := int(b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN).u64() & 0xffff)
-	id := b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID).u64()
-	o, errno := f.handles.lookup(b.vals[0].attr.Data(), 0, true)
+	q := query{
+		id: b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID).u64(),
+		in: slices.Clone(b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_CMD_IN).bytes()),
+	}
+	o := b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_HANDLE).obj
+	uid, errno := f.validate(o, mlx5.OpOf(q.in), q.in, queries)
 	if errno != 0 {
 		return errno
 	}
-	op := mlx5.OpOf(in.bytes())
-	errno = validate(o, op, in.bytes(), queries)
-	o.unuse()
-	if errno != 0 {
-		return errno
-	}
-	if n < 8 {
+	n, errno := b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN).constant(0)
+	if errno != 0 || n > 0xffff {
 		return unix.EINVAL
 	}
-	c := f.channel(b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD), queryChannel)
-	if c == nil {
-		return unix.EBADF
-	}
+	q.out = int(n)
+	mlx5.RST2INITQPIn(q.in).SetUID(uid)
+	fd := b.get(abi.MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD)
+	return fd.ch.start(q, int(int32(fd.word)))
+}
+
+func (c *channel) start(q query, fd int) unix.Errno {
 	c.mu.Lock()
-	full := c.bytes+n > maxQueryBytes
-	if !full && !c.ended {
-		c.bytes += n
-		c.pending.Add(1)
-	}
-	ended := c.ended
-	c.mu.Unlock()
-	switch {
-	case ended:
+	defer c.mu.Unlock()
+	if c.ended {
 		return unix.EIO
-	case full:
-		return unix.EAGAIN
 	}
-	cmd := append([]byte(nil), in.bytes()...)
-	mlx5.RST2INITQPIn(cmd).SetUID(uint16(f.uid.Load()))
-	go func() {
-		defer c.pending.Done()
-		m := make([]byte, abi.AsyncCmdHdrSize+n)
-		binary.LittleEndian.PutUint64(m, id)
-		f.d.hca.Exec(cmd, m[abi.AsyncCmdHdrSize:])
-		c.post(m)
-	}()
+	if c.bytes+q.out > maxQueryBytes {
+		if c.settle(fd); c.bytes+q.out > maxQueryBytes {
+			return unix.EAGAIN
+		}
+	}
+	c.bytes += q.out
+	c.work = append(c.work, q)
+	if c.workers < maxWorkers {
+		c.workers++
+		c.f.running.Add(1)
+		go c.run()
+	}
 	return 0
 }
 
-// legacyEvents are those that a program may subscribe to where the device has
-// no event_cap (is_legacy_obj_event_num, is_legacy_unaffiliated_event_num).
-var legacyEvents = map[mlx5.EventType]bool{
-	mlx5.EventComp: true, mlx5.EventPathMig: true, mlx5.EventCommEst: true, mlx5.EventSQDrained: true,
-	mlx5.EventSRQLastWQE: true, mlx5.EventSRQRQLimit: true, mlx5.EventCQError: true, mlx5.EventWQCatasError: true,
-	mlx5.EventPathMigFailed: true, mlx5.EventWQInvalReqError: true, mlx5.EventWQAccessError: true,
-	mlx5.EventSRQCatasError: true, mlx5.EventDCTDrained: true, mlx5.EventDCTKeyViolation: true, mlx5.EventXRQError: true,
+// run executes queries until there are none.
+func (c *channel) run() {
+	defer c.f.running.Done()
+	for {
+		c.mu.Lock()
+		if len(c.work) == 0 {
+			c.workers--
+			c.work = nil
+			c.mu.Unlock()
+			return
+		}
+		q := c.work[0]
+		c.work = c.work[1:]
+		c.mu.Unlock()
+		m := make([]byte, abi.AsyncCmdHdrSize+q.out)
+		binary.LittleEndian.PutUint64(m, q.id)
+		if c.f.run(q.in, m[abi.AsyncCmdHdrSize:]) == 0 {
+			c.post(m)
+		}
+	}
+}
+
+// subject is what an event can be about: an object, by the command that made
+// it and its number, or the device, the zero subject.
+type subject struct {
+	maker mlx5.Op
+	id    uint32
+}
+
+type subscription struct {
+	c      *channel
+	typ    mlx5.EventType
+	cookie uint64
+}
+
+// ofObject reports whether a program may subscribe to the event of an object,
+// where the device has no event_cap (is_legacy_obj_event_num).
+func ofObject(t mlx5.EventType) bool {
+	switch t {
+	case mlx5.EventComp, mlx5.EventPathMig, mlx5.EventCommEst, mlx5.EventSQDrained,
+		mlx5.EventSRQLastWQE, mlx5.EventSRQRQLimit, mlx5.EventCQError, mlx5.EventWQCatasError,
+		mlx5.EventPathMigFailed, mlx5.EventWQInvalReqError, mlx5.EventWQAccessError,
+		mlx5.EventSRQCatasError, mlx5.EventDCTDrained, mlx5.EventDCTKeyViolation, mlx5.EventXRQError:
+		return true
+	}
+	return false
 }
 
 func (f *File) subscribe(b *bundle) unix.Errno {
 	if f.uid.Load() == 0 {
 		return unix.EINVAL
 	}
-	sub := subscription{cookie: b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE).cookie()}
+	cookie := b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE)
 	if b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM).present {
-		return unix.EOPNOTSUPP // redirection to an eventfd: not modelled
-	}
-	about := b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE)
-	if about.present {
-		o, errno := f.handles.lookup(about.attr.Data(), abi.MLX5_IB_OBJECT_DEVX_OBJ, false)
-		if errno != 0 {
-			return errno
-		}
-		sub.about, sub.of = o.id, o.op
-		o.unuse()
-	}
-	c := f.channel(b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE), eventChannel)
-	if c == nil {
-		return unix.EBADF
-	}
-	list := b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST).bytes()
-	if len(list)%2 != 0 || len(list)/2 > 64 {
-		return unix.EINVAL
-	}
-	var subs []subscription
-	for ; len(list) > 0; list = list[2:] {
-		sub.typ = mlx5.EventType(binary.LittleEndian.Uint16(list))
-		if about.present && !legacyEvents[sub.typ] || !about.present && sub.typ != mlx5.EventPortChange {
+		if cookie.present {
 			return unix.EINVAL
 		}
-		subs = append(subs, sub)
+		return unix.EOPNOTSUPP // redirection to an eventfd: not modelled
 	}
-	c.mu.Lock()
-	c.subs = append(c.subs, subs...)
-	c.mu.Unlock()
+	var s subject
+	o := b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE).obj
+	if o != nil {
+		s = subject{o.op, o.id}
+	}
+	list := b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST).bytes()
+	if len(list)%2 != 0 || len(list)/2 > maxEventTypes {
+		return unix.EINVAL
+	}
+	c := b.get(abi.MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE).ch
+	var subs []subscription
+	for ; len(list) > 0; list = list[2:] {
+		t := mlx5.EventType(binary.LittleEndian.Uint16(list))
+		if o != nil && !ofObject(t) || o == nil && t != mlx5.EventPortChange {
+			return unix.EINVAL
+		}
+		subs = append(subs, subscription{c, t, cookie.u64()})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.channels[c.ino] != c {
+		return unix.EBADF // closed meanwhile
+	}
+	f.subs[s] = append(f.subs[s], subs...)
+	c.subjects = append(c.subjects, s)
 	return 0
 }
 
-// cookie returns a 64-bit integer, or 0 if the attribute is absent.
-func (v *value) cookie() uint64 {
-	if !v.present {
-		return 0
+// subjectOf returns what an event is about.
+func subjectOf(e fw.Event) subject {
+	switch e.Type {
+	case mlx5.EventPortChange:
+		return subject{}
+	case mlx5.EventComp, mlx5.EventCQError:
+		return subject{mlx5.OpCreateCQ, e.Object}
 	}
-	return v.u64()
+	return subject{mlx5.OpCreateQP, e.Object}
 }
 
-// eqeNumber is where an event queue entry names its object: in the last dword
-// of the seven at 32 (struct mlx5_eqe_qp_srq and mlx5_eqe_comp in
-// linux/mlx5/device.h), but for a CQ error in the first.
-func eqeNumber(t mlx5.EventType) int {
-	if t == mlx5.EventCQError {
-		return 32
+// eqe is the event queue entry of an event (struct mlx5_eqe in
+// linux/mlx5/device.h, 64 bytes).
+func eqe(e fw.Event) (b [64]byte) {
+	b[1] = byte(e.Type)
+	switch e.Type {
+	case mlx5.EventPortChange:
+		b[40] = 1 << 4 // mlx5_eqe_port_state: the port
+	case mlx5.EventCQError:
+		binary.BigEndian.PutUint32(b[32:], e.Object) // mlx5_eqe_cq_err
+	default:
+		binary.BigEndian.PutUint32(b[56:], e.Object) // mlx5_eqe_qp_srq, mlx5_eqe_comp
 	}
-	return 56
+	return b
 }
 
 // deliver posts an event to the channels that are subscribed to it.
 func (f *File) deliver(e fw.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, c := range f.channels {
-		if c.kind != eventChannel {
+	for _, s := range f.subs[subjectOf(e)] {
+		if s.typ != e.Type {
 			continue
 		}
-		c.mu.Lock()
-		subs := c.subs
-		c.mu.Unlock()
-		for _, s := range subs {
-			if s.typ != e.Type || s.about != e.Object || s.of != 0 && s.of != madeBy(e.Type) {
-				continue
-			}
-			m := make([]byte, abi.AsyncEventHdrSize+64)
-			binary.LittleEndian.PutUint64(m, s.cookie)
-			eqe := m[abi.AsyncEventHdrSize:]
-			eqe[1] = byte(e.Type)
-			binary.BigEndian.PutUint32(eqe[eqeNumber(e.Type):], e.Object)
-			c.post(m)
-		}
+		m := make([]byte, abi.AsyncEventHdrSize, abi.AsyncEventHdrSize+64)
+		binary.LittleEndian.PutUint64(m, s.cookie)
+		entry := eqe(e)
+		s.c.post(append(m, entry[:]...))
 	}
-}
-
-// madeBy returns the command whose objects an event is about.
-func madeBy(t mlx5.EventType) mlx5.Op {
-	if t == mlx5.EventComp || t == mlx5.EventCQError {
-		return mlx5.OpCreateCQ
-	}
-	return mlx5.OpCreateQP
 }

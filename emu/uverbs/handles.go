@@ -13,24 +13,31 @@ import (
 
 // object is what a handle of a file stands for, 24 bytes.
 type object struct {
-	users atomic.Int32 // calls that use it now; destroying says that one takes it away
-	kind  uint16       // object id of the ioctl interface; 0: the handle is free
-	op    mlx5.Op      // that made it
-	id    uint32
-	data  *uarEntry // of a UAR
+	users        atomic.Int32  // calls that use it now, or one of the states below
+	kind         atomic.Uint32 // object id of the ioctl interface
+	op           mlx5.Op       // that made it
+	id           uint32
+	older, newer uint32 // neighbours in age: a handle + 1; 0: none
 }
 
-const destroying = -1
+// States of an object that no call can use.
+const (
+	claimed = -1 // a call takes it away
+	absent  = -2 // the handle stands for nothing
+)
 
 // use counts a call, as uverbs_try_lock_object does for shared access.
-func (o *object) use() bool {
+func (o *object) use() unix.Errno {
 	for {
-		n := o.users.Load()
-		if n < 0 {
-			return false
-		}
-		if o.users.CompareAndSwap(n, n+1) {
-			return true
+		switch n := o.users.Load(); n {
+		case claimed:
+			return unix.EBUSY
+		case absent:
+			return unix.ENOENT
+		default:
+			if o.users.CompareAndSwap(n, n+1) {
+				return 0
+			}
 		}
 	}
 }
@@ -43,6 +50,7 @@ type handles struct {
 	mu     sync.Mutex
 	next   uint32
 	free   []uint32
+	newest uint32 // handle + 1; 0: there is none
 }
 
 const handleChunk = 1024
@@ -55,8 +63,8 @@ func (t *handles) at(h uint64) *object {
 	return &(*chunks)[h/handleChunk][h%handleChunk]
 }
 
-// add makes a handle for an object. Nobody sees it before ready.
-func (t *handles) add() (uint32, *object) {
+// add makes a handle for an object.
+func (t *handles) add(kind uint16, op mlx5.Op, id uint32) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var h uint32
@@ -72,66 +80,69 @@ func (t *handles) add() (uint32, *object) {
 		if int(h/handleChunk) >= len(old) {
 			fresh := new([handleChunk]object)
 			for i := range fresh {
-				fresh[i].users.Store(destroying)
+				fresh[i].users.Store(absent)
 			}
 			grown := append(append(make([]*[handleChunk]object, 0, len(old)+1), old...), fresh)
 			t.chunks.Store(&grown)
 		}
 	}
-	return h, t.at(uint64(h))
+	o := t.at(uint64(h))
+	o.kind.Store(uint32(kind))
+	o.op, o.id, o.older, o.newer = op, id, t.newest, 0
+	if t.newest != 0 {
+		t.at(uint64(t.newest - 1)).newer = h + 1
+	}
+	t.newest = h + 1
+	o.users.Store(0)
+	return uint64(h)
 }
 
-// ready makes a new handle usable.
-func (o *object) ready() { o.users.Store(0) }
-
-// lookup returns the object for shared use; the caller calls unuse.
+// lookup returns the object of a handle if it is of the kind, or of any
+// (rdma_lookup_get_uobject).
 func (t *handles) lookup(h uint64, kind uint16, any bool) (*object, unix.Errno) {
-	o := t.at(h)
-	if o == nil || !o.use() {
-		return nil, unix.ENOENT
+	if int64(h) < 0 {
+		return nil, unix.EINVAL
 	}
-	if !any && o.kind != kind {
-		o.unuse()
+	o := t.at(h)
+	switch {
+	case o == nil || o.users.Load() == absent:
+		return nil, unix.ENOENT
+	case !any && o.kind.Load() != uint32(kind):
 		return nil, unix.EINVAL
 	}
 	return o, 0
 }
 
-// claim takes an object for its destruction. EBUSY says that a call uses it.
-func (t *handles) claim(h uint64, kind uint16) (*object, unix.Errno) {
-	o := t.at(h)
-	if o == nil {
-		return nil, unix.ENOENT
-	}
-	for {
-		switch n := o.users.Load(); {
-		case n < 0:
-			return nil, unix.ENOENT
-		case n > 0:
-			return nil, unix.EBUSY
+// claim takes an object that was looked up for its destruction. EBUSY says that
+// a call uses it. drop or unclaim follows.
+func (o *object) claim(kind uint16) unix.Errno {
+	if !o.users.CompareAndSwap(0, claimed) {
+		if o.users.Load() == absent {
+			return unix.ENOENT
 		}
-		if o.users.CompareAndSwap(0, destroying) {
-			break
-		}
+		return unix.EBUSY
 	}
-	if o.kind != kind {
-		o.users.Store(0)
-		return nil, unix.EINVAL
+	if o.kind.Load() != uint32(kind) { // destroyed meanwhile, and its handle used again
+		o.unclaim()
+		return unix.ENOENT
 	}
-	return o, 0
+	return 0
 }
 
-// drop frees a handle that was claimed, or never became ready.
+func (o *object) unclaim() { o.users.Store(0) }
+
+// drop frees a handle.
 func (t *handles) drop(h uint32, o *object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o.kind, o.op, o.id, o.data = 0, 0, 0, nil
+	if o.newer != 0 {
+		t.at(uint64(o.newer - 1)).older = o.older
+	} else {
+		t.newest = o.older
+	}
+	if o.older != 0 {
+		t.at(uint64(o.older - 1)).newer = o.newer
+	}
+	o.users.Store(absent)
 	t.free = append(t.free, h)
-}
-
-// count returns how many handles were ever made.
-func (t *handles) count() uint32 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.next
 }

@@ -36,6 +36,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"devxlab.example/devx"
 	"devxlab.example/emu/fw"
 	"devxlab.example/mlx5"
@@ -61,12 +63,14 @@ type Device struct {
 	name    string
 	info    devx.Info
 	hca     *fw.HCA
-	outbox  bool // the kernel passes firmware's answer on (Linux 5.18 and later)
-	uarUID  bool // UARs get the context's uid (Linux 6.1; 5.15 gives 0)
+	kernel  [2]int     // major and minor version
+	outbox  bool       // the kernel passes firmware's answer on (Linux 5.18 and later)
+	lost    unix.Errno // of a call whose answer was lost with the device
 	vectors []uint32
-	opens   int
+	opens   int // under devicesMu
 
-	logMaxUCTX uint8 // the driver reads the capabilities once
+	logMaxUCTX   uint8  // the driver reads the capabilities once
+	whitelistUID uint16 // the driver's own user context; 0: none
 
 	mu    sync.Mutex
 	files map[*File]struct{}
@@ -118,8 +122,7 @@ type config struct {
 	submit  time.Duration
 	threads int
 	slots   int
-	major   int
-	minor   int
+	kernel  [2]int
 }
 
 func newDevice(rest string) (*Device, error) {
@@ -134,8 +137,7 @@ func newDevice(rest string) (*Device, error) {
 	d := &Device{
 		name:   rest,
 		hca:    hca,
-		outbox: c.major > 5 || c.major == 5 && c.minor >= 18,
-		uarUID: c.major > 6 || c.major == 6 && c.minor >= 1,
+		kernel: c.kernel,
 		files:  map[*File]struct{}{},
 		info: devx.Info{
 			Name: Scheme + ":" + rest, Driver: "none", VendorID: 0x15b3, PartID: 0x101d, NUMANode: -1,
@@ -145,6 +147,12 @@ func newDevice(rest string) (*Device, error) {
 			Emulated: true,
 		},
 	}
+	// From 5.18 on, mlx5_cmd_do tells firmware's errors from its own.
+	if d.outbox = d.since(5, 18); d.outbox {
+		d.lost = unix.ENXIO
+	} else {
+		d.lost = unix.EIO
+	}
 	hca.Notify(d.event)
 	if err := d.probe(); err != nil {
 		return nil, err
@@ -152,8 +160,16 @@ func newDevice(rest string) (*Device, error) {
 	return d, nil
 }
 
+// since reports whether the kernel is of that version or later.
+func (d *Device) since(major, minor int) bool {
+	return d.kernel[0] > major || d.kernel[0] == major && d.kernel[1] >= minor
+}
+
+// uarUID reports whether UARs get the context's uid: 5.15 gives 0.
+func (d *Device) uarUID() bool { return d.since(6, 1) }
+
 func parse(rest string) (config, error) {
-	c := config{profile: "zero", latency: -1, submit: -1, major: 6, minor: 1}
+	c := config{profile: "zero", latency: -1, submit: -1, kernel: [2]int{6, 1}}
 	seen := map[string]bool{}
 	if rest == "" {
 		return c, c.finish()
@@ -197,7 +213,10 @@ func (c *config) set(key, value string) (err error) {
 	case "log_max_qp":
 		c.fw.LogMaxQP, err = number(key, value, 1, 22)
 	case "kernel":
-		if n, _ := fmt.Sscanf(value, "%d.%d", &c.major, &c.minor); n != 2 {
+		major, minor, _ := strings.Cut(value, ".")
+		a, errA := strconv.ParseUint(major, 10, 16)
+		b, errB := strconv.ParseUint(minor, 10, 16)
+		if c.kernel = [2]int{int(a), int(b)}; errA != nil || errB != nil {
 			err = fmt.Errorf("option kernel=%s: a version such as 5.15", value)
 		}
 	case "devx":
@@ -266,6 +285,10 @@ func (c *config) finish() error {
 	return p.Compile()
 }
 
+// sharedUID is MLX5_SHARED_RESOURCE_UID, which completion event queues get
+// (mlx5_core, create_map_eq).
+const sharedUID = 0xffff
+
 // probe does what the driver does when it finds the device, as far as a user
 // sees it: capabilities, event queues and the GID table.
 func (d *Device) probe() error {
@@ -279,11 +302,22 @@ func (d *Device) probe() error {
 	for range vectors {
 		in, out := make([]byte, mlx5.CreateEQInSize), make([]byte, mlx5.CreateEQOutSize)
 		mlx5.PutHeader(in, mlx5.OpCreateEQ, 0)
+		if d.logMaxUCTX != 0 {
+			mlx5.CreateEQIn(in).SetUID(sharedUID)
+		}
 		mlx5.CreateEQIn(in).EQContextEntry().SetLogEQSize(10)
 		if err := d.exec(in, out); err != nil {
 			return err
 		}
 		d.vectors = append(d.vectors, uint32(mlx5.CreateEQOut(out).EQNumber()))
+	}
+	if d.logMaxUCTX != 0 { // mlx5_ib_devx_init
+		in, out := make([]byte, mlx5.CreateUCTXInSize), make([]byte, mlx5.CreateUCTXOutSize)
+		mlx5.PutHeader(in, mlx5.OpCreateUCTX, 0)
+		if err := d.exec(in, out); err != nil {
+			return err
+		}
+		d.whitelistUID = mlx5.CreateUCTXOut(out).UID()
 	}
 	// RoCE v1 and v2 of the link-local and of the IPv4 address, in the order of
 	// the reference card's table.
@@ -320,8 +354,8 @@ func (d *Device) exec(in, out []byte) error {
 // it report an event.
 func (d *Device) HCA() *fw.HCA { return d.hca }
 
-// Unplug takes the device away: calls under way lose their answer (ENXIO),
-// later ones fail with EIO, and every channel ends.
+// Unplug takes the device away: calls under way lose their answer (ENXIO, before
+// Linux 5.18 EIO), later ones fail with EIO, and every channel ends.
 func (d *Device) Unplug() {
 	devicesMu.Lock()
 	if devices[d.name] == d {

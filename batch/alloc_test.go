@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package batch_test
+
+import (
+	"context"
+	"testing"
+
+	"devxlab.example/batch"
+	"devxlab.example/devx"
+	"devxlab.example/mlx5"
+)
+
+// In the steady state, Add, Run and Reset allocate nothing, whether the context
+// can end or not.
+func TestAllocatesNothing(t *testing.T) {
+	devices := map[string]*devx.Device{"stub": openStub(t, nil)}
+	if !raceEnabled { // with it, the pool of the emulated kernel's buffers drops some at random
+		devices["emu"], _ = open(t, "")
+	}
+	cancellable, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for name, d := range devices {
+		qps := make([]*devx.QP, 70)
+		for i := range qps {
+			qps[i] = newQP(t, d, mlx5.STUD)
+			if err := devx.Modify(qps[i], toInit()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, s := range []batch.Strategy{batch.Serial(), batch.Parallel(1), batch.Parallel(31)} {
+			for _, ctx := range []context.Context{context.Background(), cancellable} {
+				b := newBatch(t, d, batch.Options{Strategy: s})
+				round := func() {
+					for i := range 100 { // in chains, and over groups
+						if err := batch.Add(b, qps[i%len(qps)], mlx5.INIT2INIT{QKey: mlx5.Set(i)}, uint64(i)); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if err := b.Run(ctx); err != nil {
+						t.Fatal(err)
+					}
+					b.Reset()
+				}
+				for range 20 {
+					round()
+				}
+				if n := testing.AllocsPerRun(100, round); n != 0 {
+					t.Errorf("%s, %s, %v: %v allocations for 100 transitions", name, s.Name(), ctx, n)
+				}
+			}
+		}
+	}
+}
