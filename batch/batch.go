@@ -46,7 +46,7 @@ const (
 type Options struct {
 	Group       int      // transitions in a group, 1 to 64; 0: 32
 	Depth       int      // in flight at once, 1 to 64; 0: the device's slots (31), or Group if that is less
-	StopOnError bool     // send nothing more after the first failure
+	StopOnError bool     // send nothing more once an entry is failed, unknown or not sendable
 	Strategy    Strategy // how a group is carried to the device; nil: Parallel of Depth
 
 	// OnWait is called, on a goroutine of its own, if Run's context ends while
@@ -188,7 +188,6 @@ func (b *Batch) Run(ctx context.Context) error {
 	}
 	b.ran = true
 	b.busy, b.wall, b.most, b.waited = 0, 0, 0, 0
-	clear(b.lost)
 	g.ctx = ctx
 	watched := ctx.Done() != nil
 	if watched {
@@ -238,7 +237,7 @@ func (b *Batch) verdict(ctx context.Context) error {
 		e := &b.entries[i]
 		if e.Outcome == Pending {
 			e.Outcome = NotSent
-			if _, lost := b.lost[e.QP]; lost && ended == nil {
+			if _, lost := b.lost[e.QP]; lost {
 				held = notSent(held, errLost)
 				e.Err = held
 			} else {

@@ -64,7 +64,8 @@ func TestUnplugged(t *testing.T) {
 func TestUnpluggedStopOnError(t *testing.T) {
 	d, e := open(t, virtual)
 	b := newBatch(t, d, batch.Options{Depth: 4, StopOnError: true})
-	addToERR(t, b, newQPs(t, d, 10))
+	qps := newQPs(t, d, 9)
+	addToERR(t, b, append(qps, qps[0]))
 	h := hold(context.Background(), t, b, e, 4)
 	e.Unplug()
 	sent, err := h.end()
@@ -167,5 +168,6 @@ func TestHungCommand(t *testing.T) {
 		if p := partial(t, err); p.Waited != 1 || p.Unknown != 1 || p.Cause != context.Canceled || !errors.Is(err, unix.ETIMEDOUT) {
 			t.Errorf("%s: %+v", s.Name(), p)
 		}
+		text(t, results(b)[2].Err, "batch: not sent: an earlier transition of its queue pair ended unknown: query the state first")
 	}
 }

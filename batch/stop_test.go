@@ -5,6 +5,8 @@ package batch_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -99,6 +101,23 @@ func TestCancelAtACommand(t *testing.T) {
 	}
 }
 
+// A closed queue pair is not why the rest was not sent.
+func TestCancelBesideAClosedQP(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	trace, _ := countTo(1, cancel)
+	d, _ := open(t, "", trace)
+	qps := newQPs(t, d, 3)
+	b := newBatch(t, d, batch.Options{Strategy: batch.Serial()})
+	addToERR(t, b, qps)
+	if err := qps[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	text(t, b.Run(ctx), "batch: 0 failed, 2 not sent (context canceled), 0 unknown")
+	if got := outcomes(b); got != "NDN" || !errors.Is(results(b)[0].Err, devx.ErrClosed) || !errors.Is(results(b)[2].Err, context.Canceled) {
+		t.Error(got)
+	}
+}
+
 // Many at a time, whatever the device did is Done and nothing else.
 func TestCancelAmongMany(t *testing.T) {
 	for k := 1; k <= 64; k += 3 {
@@ -157,8 +176,9 @@ func TestCancelWithCommandsInFlight(t *testing.T) {
 			b.Reset()
 			addToERR(t, b, qps)
 		}
-		if err := b.Run(context.Background()); err != nil {
-			t.Errorf("%s: after two cancelled runs: %v", s.Name(), err)
+		add(t, b, results(b)[0].QP, refused, 10)
+		if p := partial(t, b.Run(context.Background())); *p != (batch.Error{Failed: 1, First: results(b)[10].Err}) {
+			t.Errorf("%s: after two cancelled runs: %+v", s.Name(), p)
 		}
 	}
 }
@@ -336,30 +356,35 @@ func TestDeviceClosedInMidRun(t *testing.T) {
 
 // Close stops a Run and waits for its commands.
 func TestBatchClosedInMidRun(t *testing.T) {
-	d, e := open(t, virtual)
-	b := newBatch(t, d, batch.Options{Depth: 4})
-	addToERR(t, b, newQPs(t, d, 10))
-	h := hold(context.Background(), t, b, e, 4)
-	closed := make(chan error, 1)
-	go func() { closed <- b.Close() }()
-	until(t, "the stop", b.Shut)
-	if err := b.Close(); err != nil { // a second time, while the first waits
-		t.Error(err)
-	}
-	select {
-	case err := <-closed:
-		t.Fatalf("the batch closed under its commands: %v", err)
-	default:
-	}
-	sent, err := h.end()
-	if got := outcomes(b); got != "DDDDNNNNNN" || sent != 4 {
-		t.Error(got, sent)
-	}
-	text(t, err, "batch: 0 failed, 6 not sent (batch: closed: make another one with New), 0 unknown")
-	if !errors.Is(err, devx.ErrClosed) {
-		t.Error(err)
-	}
-	if err := <-closed; err != nil {
-		t.Error(err)
+	for _, s := range strategies {
+		d, e := open(t, virtual)
+		b := newBatch(t, d, batch.Options{Strategy: s})
+		addToERR(t, b, newQPs(t, d, 40)) // two groups
+		h := hold(t.Context(), t, b, e, s.depth)
+		closed := make(chan error, 1)
+		go func() { closed <- b.Close() }()
+		until(t, "the stop", b.Shut)
+		if err := b.Close(); err != nil { // a second time, while the first waits
+			t.Error(err)
+		}
+		for range 1000 {
+			runtime.Gosched()
+		}
+		select {
+		case err := <-closed:
+			t.Fatalf("%s: the batch closed under its commands: %v", s.Name(), err)
+		default:
+		}
+		sent, err := h.end()
+		if got, want := outcomes(b), strings.Repeat("D", s.depth)+strings.Repeat("N", 40-s.depth); got != want || sent != s.depth {
+			t.Errorf("%s: %s, %d sent", s.Name(), got, sent)
+		}
+		text(t, err, fmt.Sprintf("batch: 0 failed, %d not sent (batch: closed: make another one with New), 0 unknown", 40-s.depth))
+		if !errors.Is(err, devx.ErrClosed) {
+			t.Error(err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
 	}
 }

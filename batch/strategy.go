@@ -21,8 +21,8 @@ type Strategy interface {
 
 // Carrier is a strategy at work on one device.
 type Carrier interface {
-	// Carry sends every entry of the group, or reports why it did not, and
-	// returns when the last answer is in.
+	// Carry sends every chain of the group and returns when the last answer is
+	// in. What it leaves out is reported as not sent.
 	Carry(g *Group)
 	Close() error
 }

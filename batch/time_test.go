@@ -108,6 +108,22 @@ func TestSerialTakesTurns(t *testing.T) {
 	}
 }
 
+// The default depth is what the device takes at once.
+func TestDefaultDepth(t *testing.T) {
+	d, _ := open(t, virtual)
+	qps := newQPs(t, d, 64)
+	for group, want := range map[int]int{0: slots, 7: 7, 64: slots} {
+		b := newBatch(t, d, batch.Options{Group: group})
+		addToERR(t, b, qps)
+		if err := b.Run(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if _, most := b.InFlight(); most != want {
+			t.Errorf("group %d: %d in flight, not %d", group, most, want)
+		}
+	}
+}
+
 // Transitions of one queue pair take turns, those of different ones do not.
 func TestChainsRunBesideEachOther(t *testing.T) {
 	d, e := open(t, virtual)
@@ -196,15 +212,22 @@ func TestOwnStrategy(t *testing.T) {
 	}
 	err := b.Run(context.Background())
 	text(t, err, "batch: 0 failed, 4 not sent (the strategy left it out), 0 unknown")
-	if got := outcomes(b); got != "DNNDNN" || s.chains != 3 {
-		t.Errorf("%s, %d chains", got, s.chains)
+	if got := outcomes(b); got != "DNNDNN" || s.chains != 3 || s.groups != 1 {
+		t.Errorf("%s, %d chains, %d groups", got, s.chains, s.groups)
+	}
+	b.Reset()
+	addToERR(t, b, qps)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if partial(t, b.Run(ctx)); s.groups != 1 {
+		t.Error("it got a group to carry although the context had ended")
 	}
 }
 
 // halfStrategy sends the first chain only.
 type halfStrategy struct {
-	s      *devx.Submitter
-	chains int
+	s              *devx.Submitter
+	groups, chains int
 }
 
 func (h *halfStrategy) Name() string { return "half" }
@@ -214,6 +237,6 @@ func (h *halfStrategy) Start(d *devx.Device) (c batch.Carrier, err error) {
 	return h, err
 }
 func (h *halfStrategy) Carry(g *batch.Group) {
-	h.chains = g.Chains()
+	h.groups, h.chains = h.groups+1, g.Chains()
 	g.Send(0, h.s)
 }

@@ -77,6 +77,14 @@ func TestWriteDump(t *testing.T) {
       status=0x3 syndrome=0xdeadbeef
 `},
 		{nil, nil, "Op(0x0)(0x0)\n"},
+		{append(make([]byte, 95), 1), make([]byte, 65), `Op(0x0)(0x0)
+  in  0x000  00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000
+  in    …     (zero)
+  in  0x040  00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000001
+  out 0x000  00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000
+  out   …     (zero)
+  out 0x040  00
+`},
 		{[]byte{5}, []byte{1, 2, 3}, "Op(0x0)(0x0)\n  in  0x000  05\n  out 0x000  010203\n"},
 		{[]byte{5, 0, 0xff}, nil, "CREATE_QP(0x500)\n  in  0x000  0500ff\n      opcode=0x500\n"},
 	} {

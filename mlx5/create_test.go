@@ -34,6 +34,12 @@ func TestCreateBytes(t *testing.T) {
 			0: "0200", 16: "00007d00ffffff5a", 29: "000042", 32: "0000000010000ff8", 40: "0000000000001010", 16 + 52: "00000002", 16 + 59: "0c",
 			96: "00000002", 100: "00000009", 104: "0000000000000010",
 		}},
+		{"MKEY for reads", CreateMKey{Len: 1, LogPageSize: 12, Access: RemoteRead}.Encode,
+			map[int]string{0: "0200", 16: "00001500ffffff00", 40: "0000000000000001", 16 + 52: "00000001", 16 + 59: "0c", 96: "00000001"}},
+		{"MKEY for writes", CreateMKey{Len: 1, LogPageSize: 12, Access: RemoteWrite}.Encode,
+			map[int]string{0: "0200", 16: "00002500ffffff00", 40: "0000000000000001", 16 + 52: "00000001", 16 + 59: "0c", 96: "00000001"}},
+		{"MKEY for atomics", CreateMKey{Len: 1, LogPageSize: 12, Access: RemoteAtomic}.Encode,
+			map[int]string{0: "0200", 16: "00004500ffffff00", 40: "0000000000000001", 16 + 52: "00000001", 16 + 59: "0c", 96: "00000001"}},
 	} {
 		got := make([]byte, 272)
 		if n, err := c.f(got); err != nil || n != 272 {
