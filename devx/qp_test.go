@@ -181,10 +181,9 @@ func TestBadAttributeSendsNothing(t *testing.T) {
 	d := open(t, name(t))
 	q := newQP(t, d, mlx5.STRC)
 	must(t, devx.Modify(q, rcInit))
+	bad := rcRTR(t, d, 1)
 	hca := emulated(t, d).HCA()
 	before := hca.Stats().Commands
-	bad := rcRTR(t, d, 1)
-	before = hca.Stats().Commands // the address came from a command
 	bad.RemoteQPN = mlx5.Attr{}
 	err := devx.Modify(q, bad)
 	contains(t, err, "INIT2RTR", "remote_qpn is missing", "IBV_QP_DEST_QPN")

@@ -26,7 +26,7 @@ type Config struct {
 	Clock    Clock    // nil: a RealClock
 	LogMaxQP int      // log2 of the queue pairs alive at once, 1 to 22; 0: 17
 	LogMaxUC int      // log2 of the user contexts alive at once, 1 to 15; 0: 8; -1: none, a device without DevX
-	Seed     uint64   // of the latencies that are drawn
+	Seed     uint64   // of the latencies that are drawn: the same for commands that arrive in the same order
 }
 
 // HCA is an emulated device. Its methods may be called at the same time.
@@ -324,12 +324,9 @@ func (h *HCA) Exec(in, out []byte) {
 		h.clock.SleepUntil(h.engine.reserve(h.clock.Now(), op))
 	}
 	clear(out)
-	if refused := h.execute(op, in, out); refused != ok {
-		clear(out)
-		if len(out) >= 8 {
-			out[0] = byte(checks[refused].Status)
-			binary.BigEndian.PutUint32(out[4:], checks[refused].Syndrome())
-		}
+	if refused := h.execute(op, in, out); refused != ok && len(out) >= 8 {
+		out[0] = byte(checks[refused].Status)
+		binary.BigEndian.PutUint32(out[4:], checks[refused].Syndrome())
 	}
 	if trace != nil {
 		(*trace)(in, out, h.clock.Now()-start)
@@ -337,6 +334,7 @@ func (h *HCA) Exec(in, out []byte) {
 	h.engine.leave()
 }
 
+// execute runs the command; it writes into out only if it refuses nothing.
 func (h *HCA) execute(op mlx5.Op, in, out []byte) check {
 	if int(op) >= len(handlers) || handlers[op].run == nil {
 		return badOp

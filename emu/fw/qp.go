@@ -247,16 +247,12 @@ func mergePath(to, from mlx5.ADS) {
 // setCounterSet moves a queue pair from its Q counter set to another; 0 is
 // none. It changes nothing and returns false if the uid may not use the set.
 func (h *HCA) setCounterSet(qpc mlx5.QPC, uid uint16, id uint8) bool {
-	old := qpc.CounterSetID()
-	if id == old {
-		return true
-	}
 	if id != 0 {
 		if s := h.counters.get(uint32(id)); s == nil || !s.use(uid, true) {
 			return false
 		}
 	}
-	if old != 0 {
+	if old := qpc.CounterSetID(); old != 0 {
 		h.counters.get(uint32(old)).unuse()
 	}
 	qpc.SetCounterSetID(id)

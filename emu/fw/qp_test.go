@@ -293,6 +293,14 @@ func TestAccepts(t *testing.T) {
 		if q.St() != uint8(st) || q.PD() != r.pd || q.CQNSnd() != r.cqn || q.CQNRcv() != r.cqn || q.UARPage() != r.uar {
 			t.Errorf("%v: a modification changed what CREATE_QP had set: %x", st, q)
 		}
+		if st != mlx5.STUD { // half of a MAC address is one
+			r.must(about(mlx5.Op2RST, r.uid, qpn))
+			r.bring(qpn, mlx5.StateInit)
+			in := r.modify(mlx5.OpINIT2RTR, qpn)
+			in.QPC().PrimaryAddressPath().SetRMAC310(0)
+			in.QPC().PrimaryAddressPath().SetRMAC4732(0x0200)
+			r.must(in)
+		}
 		// UC and UD have no reads: what a command says about them is not looked at.
 		if st != mlx5.STRC {
 			r.must(about(mlx5.Op2RST, r.uid, qpn))
@@ -306,6 +314,73 @@ func TestAccepts(t *testing.T) {
 		}
 	}
 }
+
+// A queue that ends with its user memory fits; 64 bytes further on it does not.
+func TestQueueSizes(t *testing.T) {
+	r := newRig(t, Config{})
+	umem := r.made(r.umemWith(2, func(u mlx5.UmemContext) { u.SetPageOffset(64) }))
+	const size = 2*4096 - 64
+	for _, tt := range []struct {
+		what                       string
+		rqSize, stride, sqSize, rq uint8
+		noSQ                       bool
+		need                       uint64
+	}{
+		{"smallest", 0, 0, 0, mlx5.RQNormal, false, 16 + 64},
+		{"receive queue", 3, 0, 0, mlx5.RQNormal, false, 16<<3 + 64},
+		{"wide entries", 3, 2, 0, mlx5.RQNormal, false, 64<<3 + 64},
+		{"send queue", 0, 2, 4, mlx5.RQNormal, false, 64 + 64<<4},
+		{"no receive queue", 7, 7, 4, mlx5.RQNone, false, 64 << 4},
+		{"no send queue", 2, 2, 15, mlx5.RQNormal, true, 64 << 2},
+		{"all of it", 5, 3, 6, mlx5.RQNormal, true, 128 << 5},
+	} {
+		in := r.qp(mlx5.STRC)
+		q := in.QPC()
+		q.SetLogRQSize(tt.rqSize)
+		q.SetLogRQStride(tt.stride)
+		q.SetLogSQSize(tt.sqSize)
+		q.SetRQType(tt.rq)
+		q.SetNoSQ(tt.noSQ)
+		in.SetWQUmemID(umem)
+		in.SetWQUmemOffset((size - tt.need) &^ 63)
+		r.must(in)
+		in.SetWQUmemOffset((size-tt.need)&^63 + 64)
+		if status, syndrome, _ := r.exec(in); status != mlx5.StatusBadParam || syndrome != checks[umemTooSmall].Syndrome() {
+			t.Errorf("%s: %v, %s", tt.what, status, reason(syndrome))
+		}
+	}
+	for _, cqe128 := range []uint8{0, 1} {
+		in := r.cq()
+		in.SetCQUmemID(umem)
+		in.CQContext().SetCQESz(cqe128)
+		in.CQContext().SetLogCQSize(5)
+		need := uint64(64) << 5 << cqe128
+		in.SetCQUmemOffset(size - need)
+		r.must(in)
+		in.SetCQUmemOffset(size - need + 64)
+		if status, syndrome, _ := r.exec(in); status != mlx5.StatusBadParam || syndrome != checks[umemTooSmall].Syndrome() {
+			t.Errorf("CQ: %v, %s", status, reason(syndrome))
+		}
+	}
+}
+
+// No index outgrows the field that it is returned in.
+func TestIndexWidths(t *testing.T) {
+	h := newHCA(t, Config{LogMaxQP: 22, LogMaxUC: 15})
+	if h.uctxs.first+h.uctxs.limit > sharedUID {
+		t.Error("a context may get the shared uid")
+	}
+	for what, over := range map[string]bool{
+		"PD": over(h.pds, 24), "UAR": over(h.uars, 24), "umem": over(h.umems, 24), "mkey": over(h.mkeys, 24), "CQ": over(h.cqs, 24),
+		"QP": over(h.qps, 24), "EQ": over(h.eqs, 8), "counter set": over(h.counters, 8), "context": over(h.uctxs, 16),
+	} {
+		if over {
+			t.Errorf("%s", what)
+		}
+	}
+}
+
+func over[T any](t *table[T], bits int) bool { return uint64(t.first)+uint64(t.limit) > 1<<bits }
 
 // What belongs to whom: the shared uid's objects are everyone's, the kernel's
 // UARs and event queues too, and only owners destroy.

@@ -5,6 +5,7 @@ package fw
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -131,34 +132,58 @@ func TestConcurrentOwn(t *testing.T) {
 // A query or a refused command holds nothing that another could see: the
 // destruction of an object never finds it in use because somebody looks at it.
 func TestConcurrentLook(t *testing.T) {
-	r := newRig(t, Config{})
-	var stop atomic.Bool
-	var cqn, pd, set, mkey atomic.Uint32
-	var wg sync.WaitGroup
-	for range 3 {
-		wg.Go(func() {
-			for !stop.Load() {
-				quiet(r.h, about(mlx5.OpQueryCQ, r.uid, cqn.Load()))
-				quiet(r.h, about(mlx5.OpQueryMKey, r.uid, mkey.Load()))
-				q := mlx5.QueryQCounterIn(build(mlx5.OpQueryQCounter, r.uid))
-				q.SetCounterSetID(uint8(set.Load()))
-				quiet(r.h, q)
-				quiet(r.h, r.qpWith(func(q mlx5.QPC) { q.SetPD(pd.Load()); q.SetCQNRcv(0) }))
+	for _, tt := range []struct {
+		what            string
+		create, destroy mlx5.Op
+		look            func(r *rig, id uint32) []byte
+	}{
+		{"query", mlx5.OpCreateCQ, mlx5.OpDestroyCQ, func(r *rig, id uint32) []byte { return about(mlx5.OpQueryCQ, r.uid, id) }},
+		{"query", mlx5.OpCreateMKey, mlx5.OpDestroyMKey, func(r *rig, id uint32) []byte { return about(mlx5.OpQueryMKey, r.uid, id) }},
+		{"query", mlx5.OpAllocQCounter, mlx5.OpDeallocQCounter, func(r *rig, id uint32) []byte {
+			return with(build(mlx5.OpQueryQCounter, r.uid), func(in []byte) { mlx5.QueryQCounterIn(in).SetCounterSetID(uint8(id)) })
+		}},
+		{"refused RST2INIT", mlx5.OpAllocQCounter, mlx5.OpDeallocQCounter, func(r *rig, id uint32) []byte {
+			in := r.modify(mlx5.OpRST2INIT, firstQPN)
+			in.QPC().SetCounterSetID(uint8(id))
+			in.QPC().PrimaryAddressPath().SetVHCAPortNum(0)
+			return in
+		}},
+		{"refused CREATE_QP", mlx5.OpAllocPD, mlx5.OpDeallocPD, func(r *rig, id uint32) []byte {
+			return r.qpWith(func(q mlx5.QPC) { q.SetPD(id); q.SetUARPage(0) })
+		}},
+		{"refused CREATE_CQ", mlx5.OpCreateUmem, mlx5.OpDestroyUmem, func(r *rig, id uint32) []byte {
+			return with(r.cq(), func(in mlx5.CreateCQIn) { in.SetCQUmemID(id); in.CQContext().SetDBRUmemID(0) })
+		}},
+	} {
+		t.Run(fmt.Sprintf("%s %v", tt.what, tt.destroy), func(t *testing.T) {
+			r := newRig(t, Config{})
+			r.must(r.qp(mlx5.STRC))
+			create := map[mlx5.Op][]byte{mlx5.OpCreateCQ: r.cq(), mlx5.OpCreateMKey: r.mkey(), mlx5.OpCreateUmem: umemOf(r.uid, 1)}[tt.create]
+			if create == nil {
+				create = build(tt.create, r.uid)
 			}
+			var id atomic.Uint32
+			var stop atomic.Bool
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() {
+					for !stop.Load() {
+						in := tt.look(r, id.Load())
+						out := make([]byte, handlers[mlx5.OpOf(in)].out)
+						for range 20 {
+							r.h.Exec(in, out)
+						}
+					}
+				})
+			}
+			for range 20000 {
+				id.Store(r.made(create))
+				r.must(about(tt.destroy, r.uid, id.Load()))
+			}
+			stop.Store(true)
+			wg.Wait()
 		})
 	}
-	for range 3000 {
-		cqn.Store(r.made(r.cq()))
-		mkey.Store(r.made(r.mkey()))
-		pd.Store(r.made(build(mlx5.OpAllocPD, r.uid)))
-		set.Store(r.made(build(mlx5.OpAllocQCounter, r.uid)))
-		r.must(about(mlx5.OpDestroyCQ, r.uid, cqn.Load()))
-		r.must(about(mlx5.OpDestroyMKey, r.uid, mkey.Load()))
-		r.must(about(mlx5.OpDeallocPD, r.uid, pd.Load()))
-		r.must(about(mlx5.OpDeallocQCounter, r.uid, set.Load()))
-	}
-	stop.Store(true)
-	wg.Wait()
 }
 
 // A context dies with nothing of its own, or not at all, whatever is created in
@@ -180,7 +205,7 @@ func TestConcurrentContext(t *testing.T) {
 			}
 		})
 	}
-	for range 3000 {
+	for range 20000 {
 		own := r.context()
 		uid.Store(uint32(own))
 		for {

@@ -13,17 +13,18 @@ import (
 
 // object is what a handle of a file stands for, 24 bytes.
 type object struct {
-	users        atomic.Int32  // calls that use it now, or one of the states below
+	users        atomic.Int32  // one of the states below, or idle and the calls that use it now
 	kind         atomic.Uint32 // object id of the ioctl interface
 	op           mlx5.Op       // that made it
 	id           uint32
 	older, newer uint32 // neighbours in age: a handle + 1; 0: none
 }
 
-// States of an object that no call can use.
+// States of an object.
 const (
-	claimed = -1 // a call takes it away
-	absent  = -2 // the handle stands for nothing
+	claimed = iota - 1 // a call takes it away
+	absent             // the handle stands for nothing
+	idle
 )
 
 // use counts a call, as uverbs_try_lock_object does for shared access.
@@ -78,11 +79,7 @@ func (t *handles) add(kind uint16, op mlx5.Op, id uint32) uint64 {
 			old = *p
 		}
 		if int(h/handleChunk) >= len(old) {
-			fresh := new([handleChunk]object)
-			for i := range fresh {
-				fresh[i].users.Store(absent)
-			}
-			grown := append(append(make([]*[handleChunk]object, 0, len(old)+1), old...), fresh)
+			grown := append(append(make([]*[handleChunk]object, 0, len(old)+1), old...), new([handleChunk]object))
 			t.chunks.Store(&grown)
 		}
 	}
@@ -93,7 +90,7 @@ func (t *handles) add(kind uint16, op mlx5.Op, id uint32) uint64 {
 		t.at(uint64(t.newest - 1)).newer = h + 1
 	}
 	t.newest = h + 1
-	o.users.Store(0)
+	o.users.Store(idle)
 	return uint64(h)
 }
 
@@ -116,7 +113,7 @@ func (t *handles) lookup(h uint64, kind uint16, any bool) (*object, unix.Errno) 
 // claim takes an object that was looked up for its destruction. EBUSY says that
 // a call uses it. drop or unclaim follows.
 func (o *object) claim(kind uint16) unix.Errno {
-	if !o.users.CompareAndSwap(0, claimed) {
+	if !o.users.CompareAndSwap(idle, claimed) {
 		if o.users.Load() == absent {
 			return unix.ENOENT
 		}
@@ -129,7 +126,7 @@ func (o *object) claim(kind uint16) unix.Errno {
 	return 0
 }
 
-func (o *object) unclaim() { o.users.Store(0) }
+func (o *object) unclaim() { o.users.Store(idle) }
 
 // drop frees a handle.
 func (t *handles) drop(h uint32, o *object) {

@@ -12,6 +12,7 @@ package leaktest
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -20,6 +21,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"devxlab.example/internal/usermem"
 )
@@ -49,7 +52,11 @@ func Track(what string) (done func()) {
 // Main runs the tests and exits: with status 1 if one failed, or if something
 // was left open, by its own account or by that of more.
 func Main(m *testing.M, more ...func() []string) {
-	// The runtime opens descriptors of its own when it polls for the first time.
+	// What the runtime keeps once it has it: descriptors to poll with, and the
+	// goroutine of os/signal, which fuzzing starts.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGCONT)
+	signal.Stop(signals)
 	if r, w, err := os.Pipe(); err == nil {
 		_ = r.SetReadDeadline(time.Unix(1, 0))
 		_, _ = r.Read(make([]byte, 1))
