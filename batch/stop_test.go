@@ -360,7 +360,7 @@ func TestBatchClosedInMidRun(t *testing.T) {
 		d, e := open(t, virtual)
 		b := newBatch(t, d, batch.Options{Strategy: s})
 		addToERR(t, b, newQPs(t, d, 40)) // two groups
-		h := hold(t.Context(), t, b, e, s.depth)
+		h := hold(context.Background(), t, b, e, s.depth)
 		closed := make(chan error, 1)
 		go func() { closed <- b.Close() }()
 		until(t, "the stop", b.Shut)

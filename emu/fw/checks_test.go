@@ -185,6 +185,11 @@ var refusals = []refusal{
 		return build(mlx5.OpAllocQCounter, r.uid)
 	}},
 	{objectLimit, mlx5.StatusLIM, "CREATE_UCTX", func(r *rig) []byte { r.context(); return build(mlx5.OpCreateUCTX, 0) }},
+	// Their real limits are in the millions.
+	{objectLimit, mlx5.StatusLIM, "ALLOC_PD", func(r *rig) []byte { r.h.pds.limit = 1; return build(mlx5.OpAllocPD, r.uid) }},
+	{objectLimit, mlx5.StatusLIM, "CREATE_UMEM", func(r *rig) []byte { r.h.umems.limit = 1; return umemOf(r.uid, 1) }},
+	{objectLimit, mlx5.StatusLIM, "CREATE_MKEY", func(r *rig) []byte { r.h.mkeys.limit = 0; return r.mkey() }},
+	{objectLimit, mlx5.StatusLIM, "CREATE_CQ", func(r *rig) []byte { r.h.cqs.limit = 1; return r.cq() }},
 	{noUmem, mlx5.StatusBadParam, "CREATE_QP, queue", func(r *rig) []byte {
 		return with(r.qp(mlx5.STRC), func(in mlx5.CreateQPIn) { in.SetWQUmemValid(false) })
 	}},

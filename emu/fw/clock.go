@@ -56,8 +56,9 @@ func (c *RealClock) Busy(int) {}
 //
 // Time is exact if every goroutine that issues commands is announced with
 // Busy before it starts, and taken back when it has nothing left to issue. A
-// sleeper that nobody announced does not hold the clock back: alone, it wakes
-// at once with the clock at its instant.
+// sleeper that nobody announced is taken for one that was: alone it wakes at
+// once, with the clock at its instant; among others it may wake while one of
+// them is still awake, for whom the clock then runs ahead. None stays asleep.
 type VirtualClock struct {
 	mu       sync.Mutex
 	now      time.Duration

@@ -163,6 +163,30 @@ func TestVirtualClockMisuse(t *testing.T) {
 	})
 }
 
+// A sleeper that nobody announced, among announced ones: the clock runs ahead,
+// but nobody is left asleep.
+func TestVirtualClockStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c VirtualClock
+		c.Busy(2)
+		go func() {
+			c.SleepUntil(100)
+			c.Busy(-1)
+		}()
+		synctest.Wait()
+		c.SleepUntil(50) // the stranger; the other announced one is still awake
+		if c.Now() != 50 {
+			t.Errorf("the clock is at %v", c.Now())
+		}
+		c.SleepUntil(70) // that one
+		c.Busy(-1)
+		synctest.Wait()
+		if c.Now() != 100 {
+			t.Errorf("the clock is at %v", c.Now())
+		}
+	})
+}
+
 // fixedProfile costs the same for each command.
 func fixedProfile(t testing.TB, slots, threads int, submit, latency time.Duration) *Profile {
 	t.Helper()

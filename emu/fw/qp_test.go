@@ -4,6 +4,7 @@ package fw
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -140,6 +141,122 @@ func TestQueryQP(t *testing.T) {
 			diff(t, "2RST", r.qpc(qpn), fresh)
 			r.must(about(mlx5.OpDeallocQCounter, r.uid, counter)) // no longer in use
 		})
+	}
+}
+
+// send encodes a transition as a program does, and runs it.
+func send[T mlx5.Transition](r *rig, qpn uint32, st mlx5.ServiceType, tr T) {
+	r.t.Helper()
+	in := make([]byte, mlx5.TransitionSize)
+	n, err := tr.Encode(in, qpn, st)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	binary.BigEndian.PutUint16(in[2:], r.uid)
+	r.must(in[:n])
+}
+
+// What package mlx5 encodes arrives: each attribute of its structs, given another
+// value in each transition that takes it.
+func TestEncodedAttributes(t *testing.T) {
+	set := func(v int) mlx5.Attr { return mlx5.Set(v) }
+	const rw, none = mlx5.RemoteRead | mlx5.RemoteWrite | mlx5.RemoteAtomic, mlx5.Access(0)
+	address := mlx5.Path{RGID: rgid, RMAC: [6]byte{2, 0, 0xde, 0xad, 0xbe, 0xef}, SrcAddrIndex: set(3), HopLimit: set(64), TClass: set(0x60),
+		FlowLabel: set(0xabcde), UDPSport: set(0xc123), SL: set(5), StatRate: set(7)}
+	addressed := []value{{path + "rmac_47_32", 0x0200}, {path + "rmac_31_0", 0xdeadbeef}, {path + "src_addr_index", 3}, {path + "hop_limit", 64},
+		{path + "tclass", 0x60}, {path + "dscp", 0x18}, {path + "flow_label", 0xabcde}, {path + "udp_sport", 0xc123}, {path + "eth_prio", 5},
+		{path + "stat_rate", 7}}
+	for _, tt := range []struct {
+		st    mlx5.ServiceType
+		steps []func(r *rig, qpn uint32)
+		want  [][]value // by step
+	}{
+		{mlx5.STRC, []func(*rig, uint32){
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STRC, mlx5.RST2INIT{Port: set(1), PkeyIndex: set(0), Access: mlx5.Set(rw), CounterSetID: set(1), LAGTXAffinity: set(2),
+					PMState: set(1), AtomicMode: set(2)})
+			},
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STRC, mlx5.INIT2INIT{Port: set(1), PkeyIndex: set(0), Access: mlx5.Set(none), LAGTXAffinity: set(1)})
+			},
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STRC, mlx5.INIT2RTR{MTU: set(4), LogMsgMax: set(29), RemoteQPN: set(0xfedcba), NextRcvPSN: set(0x123456), LogRRAMax: set(4),
+					MinRNRNak: set(12), Path: address, Access: mlx5.Set(rw), PkeyIndex: set(0), LAGTXAffinity: set(3), AtomicMode: set(3)})
+			},
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STRC, mlx5.RTR2RTS{AckTimeout: set(14), RetryCount: set(7), RNRRetry: set(6), NextSendPSN: set(0x654321), LogSRAMax: set(3),
+					Access: mlx5.Set(mlx5.RemoteRead), MinRNRNak: set(13), PMState: set(0)})
+			},
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STRC, mlx5.RTS2RTS{Access: mlx5.Set(rw), MinRNRNak: set(14), PMState: set(3)})
+			},
+			func(r *rig, q uint32) {
+				r.h.Fault(q, mlx5.StateSQER)
+				send(r, q, mlx5.STRC, mlx5.SQERR2RTS{Access: mlx5.Set(mlx5.RemoteWrite), MinRNRNak: set(15)})
+			},
+		}, [][]value{
+			{{"state", 1}, {path + "vhca_port_num", 1}, {"rre", 1}, {"rwe", 1}, {"rae", 1}, {"counter_set_id", 1}, {"lag_tx_port_affinity", 2}, {"pm_state", 1}, {"atomic_mode", 2}},
+			{{"rre", 0}, {"rwe", 0}, {"rae", 0}, {"atomic_mode", 0}, {"lag_tx_port_affinity", 1}},
+			append([]value{{"state", 2}, {"mtu", 4}, {"log_msg_max", 29}, {"remote_qpn", 0xfedcba}, {"next_rcv_psn", 0x123456}, {"log_rra_max", 4},
+				{"min_rnr_nak", 12}, {"rre", 1}, {"rwe", 1}, {"rae", 1}, {"lag_tx_port_affinity", 3}, {"atomic_mode", 3}}, addressed...),
+			{{"state", 3}, {path + "ack_timeout", 14}, {"retry_count", 7}, {"rnr_retry", 6}, {"next_send_psn", 0x654321}, {"log_sra_max", 3},
+				{"rwe", 0}, {"rae", 0}, {"atomic_mode", 0}, {"min_rnr_nak", 13}, {"pm_state", 0}},
+			{{"rre", 1}, {"rwe", 1}, {"rae", 1}, {"atomic_mode", 1}, {"min_rnr_nak", 14}, {"pm_state", 3}},
+			{{"rre", 0}, {"rwe", 1}, {"rae", 0}, {"atomic_mode", 0}, {"min_rnr_nak", 15}},
+		}},
+		{mlx5.STUC, []func(*rig, uint32){
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STUC, mlx5.RST2INIT{Port: set(1), PkeyIndex: set(0), Access: mlx5.Set(mlx5.RemoteWrite), LAGTXAffinity: set(2)})
+			},
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STUC, mlx5.INIT2RTR{MTU: set(1), RemoteQPN: set(5), NextRcvPSN: set(6), Path: address})
+			},
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STUC, mlx5.RTR2RTS{NextSendPSN: set(7), Access: mlx5.Set(none), PMState: set(1)})
+			},
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STUC, mlx5.RTS2RTS{Access: mlx5.Set(mlx5.RemoteWrite), PMState: set(3)})
+			},
+		}, [][]value{
+			{{"state", 1}, {path + "vhca_port_num", 1}, {"rwe", 1}, {"lag_tx_port_affinity", 2}, {"pm_state", 3}},
+			append([]value{{"state", 2}, {"mtu", 1}, {"log_msg_max", 30}, {"remote_qpn", 5}, {"next_rcv_psn", 6}}, addressed...),
+			{{"state", 3}, {"next_send_psn", 7}, {"rwe", 0}, {"pm_state", 1}},
+			{{"rwe", 1}, {"pm_state", 3}},
+		}},
+		{mlx5.STUD, []func(*rig, uint32){
+			func(r *rig, q uint32) {
+				send(r, q, mlx5.STUD, mlx5.RST2INIT{Port: set(1), PkeyIndex: set(0), QKey: set(0x11), CounterSetID: set(1)})
+			},
+			func(r *rig, q uint32) { send(r, q, mlx5.STUD, mlx5.INIT2INIT{QKey: set(0x22)}) },
+			func(r *rig, q uint32) { send(r, q, mlx5.STUD, mlx5.INIT2RTR{QKey: set(0x33)}) },
+			func(r *rig, q uint32) { send(r, q, mlx5.STUD, mlx5.RTR2RTS{NextSendPSN: set(9), QKey: set(0x44)}) },
+			func(r *rig, q uint32) { send(r, q, mlx5.STUD, mlx5.RTS2RTS{QKey: set(0x55)}) },
+		}, [][]value{
+			{{"state", 1}, {path + "vhca_port_num", 1}, {"q_key", 0x11}, {"counter_set_id", 1}},
+			{{"q_key", 0x22}},
+			{{"state", 2}, {"q_key", 0x33}, {"mtu", 5}, {"log_msg_max", 12}},
+			{{"state", 3}, {"next_send_psn", 9}, {"q_key", 0x44}},
+			{{"q_key", 0x55}},
+		}},
+	} {
+		r := newRig(t, Config{})
+		r.made(build(mlx5.OpAllocQCounter, r.uid))
+		qpn := r.made(r.qp(tt.st))
+		want := slices.Clone(r.qpc(qpn))
+		fresh := slices.Clone(want)
+		for i, step := range tt.steps {
+			step(r, qpn)
+			for _, v := range tt.want[i] {
+				put(want, v.field, v.v)
+			}
+			if mlx5.QPC(want).State() == uint8(mlx5.StateRTR) && tt.st != mlx5.STUD {
+				copy(mlx5.QPC(want).PrimaryAddressPath().RGIDRip(), rgid[:])
+			}
+			diff(t, fmt.Sprintf("%v, step %d", tt.st, i), r.qpc(qpn), want)
+		}
+		send(r, qpn, tt.st, mlx5.ToERR{})
+		send(r, qpn, tt.st, mlx5.ToRST{})
+		diff(t, fmt.Sprintf("%v, 2RST", tt.st), r.qpc(qpn), fresh)
 	}
 }
 

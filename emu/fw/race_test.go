@@ -176,7 +176,7 @@ func TestConcurrentLook(t *testing.T) {
 					}
 				})
 			}
-			for range 20000 {
+			for range 10000 {
 				id.Store(r.made(create))
 				r.must(about(tt.destroy, r.uid, id.Load()))
 			}
@@ -205,7 +205,7 @@ func TestConcurrentContext(t *testing.T) {
 			}
 		})
 	}
-	for range 20000 {
+	for range 10000 {
 		own := r.context()
 		uid.Store(uint32(own))
 		for {
