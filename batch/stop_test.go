@@ -112,7 +112,9 @@ func TestCancelBesideAClosedQP(t *testing.T) {
 	if err := qps[0].Close(); err != nil {
 		t.Fatal(err)
 	}
-	text(t, b.Run(ctx), "batch: 0 failed, 2 not sent (context canceled), 0 unknown")
+	if p := partial(t, b.Run(ctx)); p.NotSent != 2 || p.Cause != context.Canceled || p.First != nil {
+		t.Errorf("%+v", p)
+	}
 	if got := outcomes(b); got != "NDN" || !errors.Is(results(b)[0].Err, devx.ErrClosed) || !errors.Is(results(b)[2].Err, context.Canceled) {
 		t.Error(got)
 	}

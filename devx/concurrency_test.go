@@ -77,14 +77,14 @@ func closeUnderUse(t *testing.T) {
 		})
 	}
 	run(func() error { // memory is carved out, written, given back
-		q, err := d.NewQP(devx.QPConfig{SendWQEBBs: 300})
+		q, err := d.NewQP(devx.QPConfig{SendWQEBBs: 1 << 14})
 		if err != nil {
 			return err
 		}
 		return q.Close()
 	})
 	run(func() error {
-		c, err := d.CQ(512)
+		c, err := d.CQ(1 << 14)
 		if err != nil {
 			return err
 		}

@@ -228,6 +228,11 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	other, err := d.NewSubmitter()
+	must(t, err)
+	must(t, other.Close())
+	must(t, other.Close())
+	closed("Send of a closed submitter", other.Send(q, cmd))
 	closed("Modify of a closed QP", devx.Modify(closedQP, rcInit))
 	closed("Send of a closed QP", s.Send(closedQP, cmd))
 	closed("Subscribe about a closed QP", ev.Subscribe(1, closedQP, mlx5.EventCommEst))
@@ -264,7 +269,6 @@ func TestClosed(t *testing.T) {
 		}
 	}
 	must(t, s.Close())
-	closed("Send of a closed submitter", s.Send(q, cmd))
 }
 
 // A second Close must not close what others have opened since.

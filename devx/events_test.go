@@ -176,7 +176,7 @@ func TestEventsEnd(t *testing.T) {
 			if err != nil || e.Cookie != 1 {
 				t.Fatalf("%+v, %v", e, err)
 			}
-			go cancel()
+			cancel()
 			break
 		}
 		cancel()
