@@ -45,7 +45,7 @@ const (
 // as the device has slots, and going on after a failure.
 type Options struct {
 	Group       int      // transitions in a group, 1 to 64; 0: 32
-	Depth       int      // in flight at once, 1 to 64; 0: the device's slots (31), or Group if that is less
+	Depth       int      // in flight at once, 1 to 64; 0: the device's slots (31), or Group if that is less; not with Strategy
 	StopOnError bool     // send nothing more once an entry is failed, unknown or not sendable
 	Strategy    Strategy // how a group is carried to the device; nil: Parallel of Depth
 
@@ -96,6 +96,9 @@ func New(d *devx.Device, o Options) (*Batch, error) {
 	}
 	if o.Group < 1 || o.Group > MaxGroup {
 		return nil, fmt.Errorf("batch: Options.Group %d is out of range: 1 to %d, or 0 for %d", o.Group, MaxGroup, DefaultGroup)
+	}
+	if o.Depth != 0 && o.Strategy != nil {
+		return nil, errors.New("batch: Options.Depth and Options.Strategy are both set: a strategy has its own depth")
 	}
 	if o.Depth == 0 {
 		o.Depth = min(o.Group, d.Slots())

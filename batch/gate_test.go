@@ -3,6 +3,7 @@
 package batch
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,7 @@ func TestGate(t *testing.T) {
 			})
 		}
 		for during.Load() == 0 {
+			runtime.Gosched()
 		}
 		n := g.shut(byFailure)
 		shut.Store(true)

@@ -16,13 +16,14 @@ import (
 func TestOptions(t *testing.T) {
 	d, _ := open(t, "")
 	for want, o := range map[string]batch.Options{
-		"batch: Options.Group 65 is out of range: 1 to 64, or 0 for 32":                    {Group: 65},
-		"batch: Options.Group -1 is out of range: 1 to 64, or 0 for 32":                    {Group: -1},
-		"batch: Options.Depth 65 is out of range: 1 to 64, or 0 for the device's 31 slots": {Depth: 65},
-		"batch: Options.Depth -1 is out of range: 1 to 64, or 0 for the device's 31 slots": {Depth: -1},
-		"batch: parallel-0: depth 0 is out of range: 1 to 64":                              {Strategy: batch.Parallel(0)},
-		"batch: parallel-65: depth 65 is out of range: 1 to 64":                            {Strategy: batch.Parallel(65)},
-		"batch: broken: the test wants it":                                                 {Strategy: brokenStrategy{}},
+		"batch: Options.Group 65 is out of range: 1 to 64, or 0 for 32":                        {Group: 65},
+		"batch: Options.Group -1 is out of range: 1 to 64, or 0 for 32":                        {Group: -1},
+		"batch: Options.Depth 65 is out of range: 1 to 64, or 0 for the device's 31 slots":     {Depth: 65},
+		"batch: Options.Depth -1 is out of range: 1 to 64, or 0 for the device's 31 slots":     {Depth: -1},
+		"batch: parallel-0: depth 0 is out of range: 1 to 64":                                  {Strategy: batch.Parallel(0)},
+		"batch: parallel-65: depth 65 is out of range: 1 to 64":                                {Strategy: batch.Parallel(65)},
+		"batch: Options.Depth and Options.Strategy are both set: a strategy has its own depth": {Depth: 1, Strategy: batch.Serial()},
+		"batch: broken: the test wants it":                                                     {Strategy: brokenStrategy{}},
 	} {
 		b, err := batch.New(d, o)
 		if b != nil {

@@ -109,7 +109,7 @@ func TestBatchIsTheSameAsOneByOne(t *testing.T) {
 			StopOnError: rapid.Bool().Draw(t, "StopOnError"),
 		}
 		if rapid.IntRange(0, 5).Draw(t, "strategy") == 0 {
-			o.Strategy = batch.Serial()
+			o.Depth, o.Strategy = 0, batch.Serial()
 		}
 		b := newBatch(t, d, o)
 

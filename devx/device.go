@@ -40,6 +40,9 @@ type Device struct {
 
 const closing = 1 << 62
 
+// maxIdle is how many idle submitters a device keeps.
+const maxIdle = 64
+
 // Option changes how Open opens a device.
 type Option func(*Device)
 
@@ -123,8 +126,13 @@ func (d *Device) CompletionVectors() int { return d.vectors }
 // Slots returns the number of commands that the device takes at once. The
 // driver offers 2^log_sz entries, at most 32, and keeps one for page commands
 // (mlx5_core cmd.c); the size is not visible from user space, and 32 on every
-// card that was looked at.
-func (d *Device) Slots() int { return 31 }
+// card that was looked at. An emulated device says what it has.
+func (d *Device) Slots() int {
+	if f, ok := d.file.(interface{ Slots() int }); ok {
+		return f.Slots()
+	}
+	return 31
+}
 
 // Busy tells a device on a virtual clock that n more goroutines (fewer, if n is
 // negative) issue commands, so that its time stands still while one of them is
@@ -267,12 +275,12 @@ func (d *Device) take() (*Submitter, error) {
 
 func (d *Device) put(s *Submitter) {
 	d.mu.Lock()
-	freed := d.freed
-	if !freed {
+	drop := d.freed || len(d.submitters) >= maxIdle
+	if !drop {
 		d.submitters = append(d.submitters, s)
 	}
 	d.mu.Unlock()
-	if freed {
+	if drop {
 		_ = s.Close() // munmap of a mapping that is there does not fail
 	}
 }

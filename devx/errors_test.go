@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/devx"
+	"devxlab.example/devx/abi"
 	"devxlab.example/emu/fw"
 	"devxlab.example/emu/uverbs"
 	"devxlab.example/mlx5"
@@ -346,4 +347,80 @@ func TestInUse(t *testing.T) {
 	}
 	must(t, q.Close())
 	must(t, cq.Close())
+}
+
+// An object that a call uses stays, so that no call goes out with a handle that
+// another object has got.
+func TestCloseOfObjectInUse(t *testing.T) {
+	d := open(t, name(t, "clock=virtual", "latency=1ms"))
+	q := newQP(t, d, mlx5.STRC)
+	hca := emulated(t, d).HCA()
+	d.Busy(2)
+	modified := make(chan error, 1)
+	go func() { modified <- devx.Modify(q, rcInit) }()
+	wait(t, "a command in flight", func() bool { return hca.Stats().InFlight == 1 })
+	err := q.Close()
+	if !errors.Is(err, unix.EBUSY) {
+		t.Error(err)
+	}
+	contains(t, err, "in use by 1 calls", "CREATE_QP")
+	d.Busy(-2)
+	must(t, <-modified)
+	must(t, devx.Modify(q, mlx5.ToRST{}))
+	must(t, q.Close())
+}
+
+// lossy is a file that answers CREATE_QP with an error of its own.
+type lossy struct {
+	devx.File
+	errno unix.Errno
+}
+
+func (l *lossy) Ioctl(hdr []byte) unix.Errno {
+	if h := abi.Header(hdr); l.errno != 0 && h.ObjectID() == abi.MLX5_IB_OBJECT_DEVX_OBJ && h.MethodID() == abi.MLX5_IB_METHOD_DEVX_OBJ_CREATE {
+		return l.errno
+	}
+	return l.File.Ioctl(hdr)
+}
+
+var losing lossy
+
+func (l *lossy) Open(rest string) (devx.File, devx.Info, error) {
+	f, info, err := devx.OpenFile("emu:" + rest)
+	l.File = f
+	return l, info, err
+}
+
+func init() { devx.Register("lossy", &losing) }
+
+// A queue pair that may exist on the device keeps its memory; one that does not
+// gives it back.
+func TestMemoryOfLostQP(t *testing.T) {
+	d, err := devx.Open("lossy:")
+	must(t, err)
+	defer d.Close()
+	at := func() int {
+		qpc, err := newQP(t, d, mlx5.STUD).Query()
+		must(t, err)
+		return int(qpc.DBRAddr())
+	}
+	for range 30 { // until the umem at hand has room for all that follow
+		at()
+	}
+	first := at()
+	size := at() - first
+	for _, c := range []struct {
+		errno   unix.Errno
+		unknown bool
+	}{{unix.EINVAL, false}, {unix.ETIMEDOUT, true}, {unix.EIO, true}, {unix.ENOMEM, false}} {
+		before := at()
+		losing.errno = c.errno
+		if _, err := d.NewQP(devx.QPConfig{Transport: mlx5.STUD}); !errors.Is(err, c.errno) || devx.Unknown(err) != c.unknown {
+			t.Errorf("%v: %v", c.errno, err)
+		}
+		losing.errno = 0
+		if lost := at()-before == 2*size; lost != c.unknown {
+			t.Errorf("%v: the memory stays away: %v", c.errno, lost)
+		}
+	}
 }

@@ -190,9 +190,10 @@ func (c *EventChannel) Subscribe(cookie uint64, about Subject, types ...mlx5.Eve
 		return fmt.Errorf("devx: Subscribe: %d event types: 1 to %d in one call", len(types), maxEventTypes)
 	}
 	if about != nil {
-		if err := about.object().of(d); err != nil {
+		if err := about.object().useWith(d); err != nil {
 			return fmt.Errorf("devx: Subscribe: %w", err)
 		}
+		defer about.object().unuse()
 	}
 	return d.with(func(s *Submitter) error {
 		return c.c.use(func(fd uint32) error {
@@ -262,9 +263,10 @@ func (d *Device) QueryChannel() (*QueryChannel, error) {
 func (c *QueryChannel) Query(id uint64, about Subject, in []byte, out int) error {
 	d := c.c.d
 	o := about.object()
-	if err := o.of(d); err != nil {
+	if err := o.useWith(d); err != nil {
 		return fmt.Errorf("devx: Query: %w", err)
 	}
+	defer o.unuse()
 	return d.with(func(s *Submitter) error {
 		if err := s.load(in, out); err != nil {
 			return err

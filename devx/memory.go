@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"devxlab.example/devx/abi"
 	"devxlab.example/internal/usermem"
 	"devxlab.example/mlx5"
@@ -151,7 +153,10 @@ type UAR struct {
 	page   DoorbellPage
 	handle uint32
 	id     uint32
-	closed atomic.Bool
+
+	mu     sync.RWMutex // Ring holds it for reading
+	closed bool
+	queues int // that name the page
 }
 
 // UAR allocates a doorbell page, not write-combining, and maps it.
@@ -202,24 +207,32 @@ func (u *UAR) Ring(offset int, v uint64) error {
 		return u.d.closedError()
 	}
 	defer u.d.exit()
-	if u.closed.Load() {
+	u.mu.RLock()
+	defer u.mu.RUnlock()
+	if u.closed {
 		return fmt.Errorf("devx: UAR: %w", ErrClosed)
 	}
 	u.page.Store64(offset, v)
 	return nil
 }
 
-// Close unmaps and frees the page. Ring must not run at the same time. While a
-// queue uses the page, the kernel answers EINVAL: it is unmapped, and freed with
-// the device. A second call does nothing.
+// Close unmaps and frees the page. While a queue of this context names it, it
+// stays, with EBUSY: the kernel would answer 0 and lose a page that the firmware
+// does not take back (mlx5_ib_mmap_free in main.c). A second call does nothing.
 func (u *UAR) Close() error {
 	if !u.d.enter() {
 		return nil // unmapped and freed with the device
 	}
 	defer u.d.exit()
-	if u.closed.Swap(true) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.closed:
 		return nil
+	case u.queues > 0:
+		return fmt.Errorf("devx: %s: %d queues use UAR page %#x: %w; close them first", u.d.info.Name, u.queues, u.id, unix.EBUSY)
 	}
+	u.closed = true
 	u.d.mu.Lock()
 	delete(u.d.uars, u)
 	u.d.mu.Unlock()
@@ -228,10 +241,30 @@ func (u *UAR) Close() error {
 
 // unmap is Close as the device's Close needs it.
 func (u *UAR) unmap() error {
-	if u.closed.Swap(true) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
 		return nil
 	}
+	u.closed = true
 	return u.page.Unmap()
+}
+
+// use counts a queue that names the page; unuse ends it.
+func (u *UAR) use() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return fmt.Errorf("devx: UAR: %w", ErrClosed)
+	}
+	u.queues++
+	return nil
+}
+
+func (u *UAR) unuse() {
+	u.mu.Lock()
+	u.queues--
+	u.mu.Unlock()
 }
 
 func (u *UAR) destroy() error {

@@ -70,15 +70,25 @@ func TestUAR(t *testing.T) {
 	}
 	q, err := d.NewQP(devx.QPConfig{UAR: u})
 	must(t, err)
-	// In use: unmapped, and freed with the device.
-	if err := u.Close(); !errors.Is(err, unix.EINVAL) {
-		t.Error(err)
+	before := hca.Stats().Commands
+	for range 2 { // the kernel is not even asked
+		if err := u.Close(); !errors.Is(err, unix.EBUSY) {
+			t.Error(err)
+		}
 	}
+	must(t, u.Ring(0, 1))
+	if n := hca.Stats().Commands; n != before {
+		t.Errorf("%d commands", n-before)
+	}
+	must(t, q.Close())
+	must(t, u.Close())
 	must(t, u.Close())
 	if err := u.Ring(0, 1); !errors.Is(err, devx.ErrClosed) {
 		t.Error(err)
 	}
-	must(t, q.Close())
+	if _, err := d.NewQP(devx.QPConfig{UAR: u}); !errors.Is(err, devx.ErrClosed) {
+		t.Error(err)
+	}
 }
 
 // maps wraps a file and counts its doorbell pages.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"devxlab.example/devx/abi"
 	"devxlab.example/mlx5"
 )
@@ -19,7 +21,7 @@ type Object struct {
 	handle uint32
 	id     uint32
 	op     mlx5.Op
-	closed atomic.Bool
+	state  atomic.Int32 // closedObject, or the calls that use it
 }
 
 // ID returns the object's number: bits 0x48 to 0x5f of the answer that made it
@@ -57,29 +59,42 @@ func (d *Device) create(o *Object, in, out []byte) error {
 	})
 }
 
-// open reports whether the object may be used.
-func (o *Object) open() error {
-	if o.closed.Load() {
-		return fmt.Errorf("devx: object of %s: %w", o.op, ErrClosed)
+// closedObject is the state of an object that is destroyed, or being destroyed;
+// otherwise the state counts the calls that use it. The kernel gives handles to
+// new objects again, so no call may go out with the handle of a closed one.
+const closedObject = -1
+
+// use counts a call that uses the object; unuse ends it.
+func (o *Object) use() error {
+	for {
+		n := o.state.Load()
+		if n == closedObject {
+			return fmt.Errorf("devx: object of %s: %w", o.op, ErrClosed)
+		}
+		if o.state.CompareAndSwap(n, n+1) {
+			return nil
+		}
 	}
-	return nil
 }
 
-// of reports whether the object may be used with d.
-func (o *Object) of(d *Device) error {
+func (o *Object) unuse() { o.state.Add(-1) }
+
+// useWith is use, by a call of d.
+func (o *Object) useWith(d *Device) error {
 	if o.d != d {
 		return fmt.Errorf("the object %w than %s", ErrForeign, d.info.Name)
 	}
-	return o.open()
+	return o.use()
 }
 
 // Modify issues a command that changes the object (devx_is_obj_modify_cmd in
 // the driver). The object's number in the command must be this object's: the
 // kernel answers EINVAL otherwise.
 func (o *Object) Modify(in, out []byte) error {
-	if err := o.open(); err != nil {
+	if err := o.use(); err != nil {
 		return err
 	}
+	defer o.unuse()
 	return o.d.with(func(s *Submitter) error {
 		if err := s.load(in, len(out)); err != nil {
 			return err
@@ -93,9 +108,10 @@ func (o *Object) Modify(in, out []byte) error {
 // Query issues a command that reads the object (devx_is_obj_query_cmd in the
 // driver).
 func (o *Object) Query(in, out []byte) error {
-	if err := o.open(); err != nil {
+	if err := o.use(); err != nil {
 		return err
 	}
+	defer o.unuse()
 	return o.d.with(func(s *Submitter) error {
 		if err := s.load(in, len(out)); err != nil {
 			return err
@@ -111,8 +127,8 @@ func (o *Object) Query(in, out []byte) error {
 }
 
 // Close destroys the object. The kernel passes no firmware answer on here, on
-// any version: an object that another one uses gives EINVAL, one that a call
-// uses EBUSY, and it stays. A second call does nothing, nor does one after the
+// any version: an object that another one uses gives EINVAL, and it stays; so
+// does one that a call uses, with EBUSY. A second call does nothing, nor does one after the
 // device was closed, which has destroyed it.
 func (o *Object) Close() error {
 	_, err := o.close()
@@ -121,13 +137,17 @@ func (o *Object) Close() error {
 
 // close also reports whether it was this call that destroyed the object.
 func (o *Object) close() (bool, error) {
-	if o.closed.Swap(true) {
-		return false, nil
+	if !o.state.CompareAndSwap(0, closedObject) {
+		n := o.state.Load()
+		if n == closedObject {
+			return false, nil
+		}
+		return false, fmt.Errorf("devx: %s: the object %#x of %s is in use by %d calls: %w; close it when they have returned", o.d.info.Name, o.id, o.op, n, unix.EBUSY)
 	}
 	err := o.d.destroy(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_DESTROY, abi.MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, o.handle,
 		"destroy the object %#x of %s", o.id, o.op)
 	if err != nil {
-		o.closed.Store(false)
+		o.state.Store(0)
 	}
 	return err == nil, err
 }

@@ -31,8 +31,10 @@ func (d *Device) OwnPath(index int) (mlx5.Path, error) {
 	for i := range searchGIDs {
 		path, version, err := d.pathOf(i)
 		switch {
-		case err != nil:
+		case err != nil && !found:
 			return mlx5.Path{}, err
+		case err != nil: // the end of a short table
+			return best, nil
 		case version == rocev2:
 			return path, nil
 		case version == rocev1 && !found:
@@ -63,13 +65,14 @@ func (d *Device) pathOf(index int) (mlx5.Path, int, error) {
 		return mlx5.Path{}, noGID, nil
 	}
 	p := mlx5.Path{
+		Port:         mlx5.Set(1),
 		RMAC:         [6]byte{byte(hi >> 8), byte(hi), byte(lo >> 24), byte(lo >> 16), byte(lo >> 8), byte(lo)},
 		SrcAddrIndex: mlx5.Set(index),
 		HopLimit:     mlx5.Set(64),
 	}
 	copy(p.RGID[:], a.SourceL3Address())
 	if a.RoCEVersion() == rocev2 {
-		p.UDPSport = mlx5.Set(0xc000) // the first that roce_cap allows
+		p.UDPSport = mlx5.Set(0xc000) // the least that the kernel uses (IB_ROCE_UDP_ENCAP_VALID_PORT_MIN in rdma/ib_verbs.h)
 	}
 	return p, int(a.RoCEVersion()), nil
 }

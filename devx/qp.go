@@ -20,7 +20,7 @@ type QPConfig struct {
 	RecvCQ      *CQ              // nil: the same as SendCQ
 	UAR         *UAR             // nil: one that the context shares
 	SendWQEBBs  int              // send queue in units of 64 bytes, rounded up to a power of two; 0: 1
-	RecvWQEs    int              // receive queue entries, rounded up to a power of two; 0: 1
+	RecvWQEs    int              // receive queue entries, rounded up to a power of two and to 64 bytes; 0: 1
 	RecvSGEs    int              // scatter entries of each, rounded up to a power of two; 0: 1
 	NoRecvQueue bool
 }
@@ -30,6 +30,7 @@ type QP struct {
 	obj  Object
 	mem  ref
 	size int
+	uar  *UAR
 	qpn  uint32
 	st   mlx5.ServiceType
 }
@@ -48,7 +49,10 @@ func (d *Device) NewQP(c QPConfig) (*QP, error) {
 	if err := d.fill(&c); err != nil {
 		return nil, err
 	}
-	q := &QP{st: c.Transport}
+	if err := c.UAR.use(); err != nil {
+		return nil, err
+	}
+	q := &QP{st: c.Transport, uar: c.UAR}
 	cmd := mlx5.CreateQP{
 		ST: c.Transport, PD: c.PD.Number(), UARPage: c.UAR.PageID(),
 		CQNSend: c.SendCQ.Number(), CQNRecv: c.RecvCQ.Number(),
@@ -64,6 +68,7 @@ func (d *Device) NewQP(c QPConfig) (*QP, error) {
 	queues = (queues + dbrSize - 1) &^ (dbrSize - 1)
 	q.size = queues + dbrSize
 	if q.mem, err = d.parts.arena.carve(d, q.size); err != nil {
+		q.uar.unuse()
 		return nil, err
 	}
 	cmd.Buf = mlx5.UmemRef{ID: q.mem.umem.ID(), Offset: uint64(q.mem.at)}
@@ -74,11 +79,21 @@ func (d *Device) NewQP(c QPConfig) (*QP, error) {
 		err = d.create(&q.obj, in[:], out[:])
 	}
 	if err != nil {
-		d.parts.arena.release(q.mem, q.size)
+		q.giveBack(d, err)
 		return nil, err
 	}
 	q.qpn = q.obj.id
 	return q, nil
+}
+
+// giveBack ends the queue pair's use of memory and page, after its destruction
+// or a create that failed with err. If it is unknown whether the queue pair
+// exists, both stay with it until the device is closed.
+func (q *QP) giveBack(d *Device, err error) {
+	if !Unknown(err) {
+		d.parts.arena.release(q.mem, q.size)
+		q.uar.unuse()
+	}
 }
 
 func (c *QPConfig) sizes() (logSQ, logRQ, logSGE int, err error) {
@@ -96,6 +111,9 @@ func (c *QPConfig) sizes() (logSQ, logRQ, logSGE int, err error) {
 		return 0, 0, 0, fmt.Errorf("devx: QPConfig has a negative size")
 	}
 	logSQ, logRQ, logSGE = log("SendWQEBBs", c.SendWQEBBs, 1<<15), log("RecvWQEs", c.RecvWQEs, 1<<15), log("RecvSGEs", c.RecvSGEs, 32)
+	// The send queue follows in units of 64 bytes, so the receive queue has at
+	// least as many (set_rq_size in the driver).
+	logRQ = max(logRQ, 2-logSGE)
 	return logSQ, logRQ, logSGE, err
 }
 
@@ -140,9 +158,10 @@ func (q *QP) Device() *Device { return q.obj.d }
 // attribute is an *mlx5.AttrError and nothing is sent; a refused command is a
 // *CommandError.
 func Modify[T mlx5.Transition](q *QP, t T) error {
-	if err := q.obj.open(); err != nil {
+	if err := q.obj.use(); err != nil {
 		return err
 	}
+	defer q.obj.unuse()
 	s, err := q.obj.d.take()
 	if err != nil {
 		return err
@@ -181,7 +200,7 @@ func (q *QP) State() (mlx5.State, error) {
 func (q *QP) Close() error {
 	done, err := q.obj.close()
 	if done {
-		q.obj.d.parts.arena.release(q.mem, q.size)
+		q.giveBack(q.obj.d, nil)
 	}
 	return err
 }

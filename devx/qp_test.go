@@ -205,7 +205,8 @@ func TestNewQPSizes(t *testing.T) {
 		c      devx.QPConfig
 		fields map[string]uint64
 	}{
-		{devx.QPConfig{}, map[string]uint64{"log_sq_size": 0, "log_rq_size": 0, "log_rq_stride": 0, "rq_type": 0}},
+		{devx.QPConfig{}, map[string]uint64{"log_sq_size": 0, "log_rq_size": 2, "log_rq_stride": 0, "rq_type": 0}}, // 64 bytes at least
+		{devx.QPConfig{RecvWQEs: 1, RecvSGEs: 4}, map[string]uint64{"log_rq_size": 0, "log_rq_stride": 2}},
 		{devx.QPConfig{SendWQEBBs: 100, RecvWQEs: 33, RecvSGEs: 3}, map[string]uint64{"log_sq_size": 7, "log_rq_size": 6, "log_rq_stride": 2}},
 		{devx.QPConfig{SendWQEBBs: 1 << 15, NoRecvQueue: true}, map[string]uint64{"log_sq_size": 15, "rq_type": mlx5.RQNone}},
 	} {

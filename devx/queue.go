@@ -67,6 +67,7 @@ type CQ struct {
 	obj  Object
 	mem  ref
 	size int
+	uar  *UAR
 }
 
 // CQ makes a completion queue of at least n entries of 64 bytes, whose events
@@ -89,8 +90,12 @@ func (d *Device) CQ(n int) (*CQ, error) {
 		return nil, err
 	}
 	log := bits.Len(uint(n - 1))
-	c := &CQ{size: 64<<log + dbrSize}
+	if err := uar.use(); err != nil {
+		return nil, err
+	}
+	c := &CQ{size: 64<<log + dbrSize, uar: uar}
 	if c.mem, err = d.parts.arena.carve(d, c.size); err != nil {
+		uar.unuse()
 		return nil, err
 	}
 	buf := c.mem.umem.Bytes()[c.mem.at:][:64<<log]
@@ -110,10 +115,20 @@ func (d *Device) CQ(n int) (*CQ, error) {
 		err = d.create(&c.obj, in[:], out[:])
 	}
 	if err != nil {
-		d.parts.arena.release(c.mem, c.size)
+		c.giveBack(d, err)
 		return nil, err
 	}
 	return c, nil
+}
+
+// giveBack ends the queue's use of memory and page, after its destruction or a
+// create that failed with err. If it is unknown whether the queue exists, both
+// stay with it until the device is closed.
+func (c *CQ) giveBack(d *Device, err error) {
+	if !Unknown(err) {
+		d.parts.arena.release(c.mem, c.size)
+		c.uar.unuse()
+	}
 }
 
 // Number returns the CQN.
@@ -123,7 +138,7 @@ func (c *CQ) Number() uint32 { return c.obj.id }
 func (c *CQ) Close() error {
 	done, err := c.obj.close()
 	if done {
-		c.obj.d.parts.arena.release(c.mem, c.size)
+		c.giveBack(c.obj.d, nil)
 	}
 	return err
 }

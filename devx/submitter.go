@@ -192,11 +192,13 @@ func (s *Submitter) Send(q *QP, cmd []byte) error {
 	switch {
 	case q.obj.d != s.d:
 		return fmt.Errorf("devx: QP %#x %w than %s", q.qpn, ErrForeign, s.d.info.Name)
-	case q.obj.closed.Load():
-		return fmt.Errorf("devx: QP %#x: %w", q.qpn, ErrClosed)
 	case s.in == nil:
 		return fmt.Errorf("devx: submitter: %w", ErrClosed)
 	}
+	if err := q.obj.use(); err != nil {
+		return fmt.Errorf("devx: QP %#x: %w", q.qpn, ErrClosed)
+	}
+	defer q.obj.unuse()
 	if err := s.load(cmd, mlx5.CmdOutSize); err != nil {
 		return err
 	}

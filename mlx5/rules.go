@@ -14,7 +14,7 @@ type Rule struct {
 }
 
 // pathAttrs are the members of an address vector.
-var pathAttrs = Attrs(AttrRLID, AttrSL, AttrSrcAddrIndex, AttrHopLimit, AttrTClass, AttrFlowLabel, AttrRGID, AttrRMAC, AttrUDPSport, AttrStatRate)
+var pathAttrs = Attrs(AttrPort, AttrRLID, AttrSL, AttrSrcAddrIndex, AttrHopLimit, AttrTClass, AttrFlowLabel, AttrRGID, AttrRMAC, AttrUDPSport, AttrStatRate)
 
 // rules is the state machine as data. Required and optional attributes are
 // those of qp_state_table in drivers/infiniband/core/verbs.c, which follows

@@ -103,7 +103,7 @@ func (e *CommandError) Error() string {
 	if e.HasOutbox {
 		fmt.Fprintf(&b, "; see: devxlab explain --op %s --status %#x --syndrome %#x", e.Op, uint8(e.Status), e.Syndrome)
 	} else {
-		b.WriteString("; the kernel passed no firmware answer on (before Linux 5.18 it never does): see devxlab explain")
+		b.WriteString(noOutboxHint(e.Errno))
 	}
 	return b.String()
 }
@@ -114,4 +114,16 @@ func (e *CommandError) Unwrap() error {
 		return nil
 	}
 	return e.Errno
+}
+
+// noOutboxHint says what to do where the kernel passed no firmware answer on.
+func noOutboxHint(errno unix.Errno) string {
+	switch errno {
+	case unix.EINVAL, unix.EIO, unix.EBUSY, unix.ENOMEM, unix.EAGAIN: // what a status is mapped to
+		return "; the kernel passed no firmware answer on: it refused the command itself, or it is older than Linux 5.18. " +
+			"For the firmware's reason there: echo 'module mlx5_core +p' >/sys/kernel/debug/dynamic_debug/control, try again, and look at dmesg"
+	case unix.ETIMEDOUT:
+		return "; there was no answer in time, and whether the command was carried out is unknown: look at dmesg"
+	}
+	return ""
 }

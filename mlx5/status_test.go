@@ -103,7 +103,7 @@ func TestCommandError(t *testing.T) {
 		{CommandError{Op: OpRTR2RTS, QPN: 0x40121, Status: StatusBadQPState, Syndrome: 0x65b500, HasOutbox: true, Errno: unix.EREMOTEIO},
 			"RTR2RTS_QP(0x504) op_mod(0x0) on QP 0x40121 failed, status bad QP state(0x10), syndrome (0x65b500): remote I/O error (errno 121); see: devxlab explain --op RTR2RTS_QP --status 0x10 --syndrome 0x65b500"},
 		{CommandError{Op: OpCreateQP, OpMod: 3, Errno: unix.ENOMEM},
-			"CREATE_QP(0x500) op_mod(0x3) failed: cannot allocate memory (errno 12); the kernel passed no firmware answer on (before Linux 5.18 it never does): see devxlab explain"},
+			"CREATE_QP(0x500) op_mod(0x3) failed: cannot allocate memory (errno 12); the kernel passed no firmware answer on: it refused the command itself, or it is older than Linux 5.18. For the firmware's reason there: echo 'module mlx5_core +p' >/sys/kernel/debug/dynamic_debug/control, try again, and look at dmesg"},
 		{CommandError{Op: 0xfff, Status: 0x7f, HasOutbox: true},
 			"Op(0xfff)(0xfff) op_mod(0x0) failed, status unknown status(0x7f), syndrome (0x0); see: devxlab explain --op Op(0xfff) --status 0x7f --syndrome 0x0"},
 	} {

@@ -39,6 +39,7 @@ func (e *AttrError) Error() string {
 // Path is the address vector of a connected queue pair. On an Ethernet port
 // (RoCE) it needs RGID, RMAC and SrcAddrIndex; on Infiniband RLID.
 type Path struct {
+	Port         Attr     // physical port, from 1; default 1, the only one that today's functions have
 	RGID         [16]byte // remote GID; zero: absent
 	RMAC         [6]byte  // remote MAC address; zero: absent. DevX resolves none
 	SrcAddrIndex Attr     // index of the own GID
@@ -115,10 +116,13 @@ type SQERR2RTS struct {
 	Access, MinRNRNak, QKey, AtomicMode Attr
 }
 
-// ToERR (2ERR) brings a queue pair from any state to ERR.
+// ToERR (2ERR) brings a queue pair from any state to ERR. On a device that is in
+// its error state, Linux 5.15 answers it, 2RST and each destroy with success,
+// without asking the hardware (mlx5_internal_err_ret_value in mlx5_core cmd.c).
 type ToERR struct{}
 
-// ToRST (2RST) brings a queue pair from any state to RESET.
+// ToRST (2RST) brings a queue pair from any state to RESET; see ToERR for what
+// success means on a device in its error state.
 type ToRST struct{}
 
 // Op returns OpRST2INIT.
@@ -281,6 +285,11 @@ func (e *encoder) path(p *Path) {
 			ads.SetSL(uint8(p.SL.value))
 		}
 	}
+	port := p.Port
+	if !port.present {
+		port = Set(1)
+	}
+	e.attr(AttrPort, port)
 	e.attr(AttrRLID, p.RLID)
 	e.attr(AttrSrcAddrIndex, p.SrcAddrIndex)
 	e.attr(AttrHopLimit, p.HopLimit)

@@ -519,6 +519,9 @@ func (m *model) modify(t *rapid.T) {
 			}
 			if op == mlx5.OpINIT2RTR && o.st != 2 {
 				ads := q.PrimaryAddressPath()
+				if ads.VHCAPortNum() != 1 {
+					wrong = append(wrong, mlx5.StatusBadParam)
+				}
 				if ads.RMAC4732() == 0 && ads.RMAC310() == 0 || slices.Max(ads.RGIDRip()) == 0 {
 					wrong = append(wrong, mlx5.StatusBadParam)
 				}

@@ -150,6 +150,8 @@ func checkAttrs(rule *mlx5.Rule, src mlx5.QPC, take mlx5.OptPar) check {
 	switch rule.Op {
 	case mlx5.OpINIT2RTR:
 		switch {
+		case connected && (ads.VHCAPortNum() < 1 || ads.VHCAPortNum() > numPorts):
+			return badPort // mlx5_ib writes the port with every address vector (mlx5_set_path)
 		case src.MTU() < uint8(mlx5.MTU256) || src.MTU() > uint8(mlx5.MTU4096):
 			return badMTU
 		case src.LogMsgMax() > logMaxMsg:

@@ -61,6 +61,7 @@ var initialised = []value{
 }
 
 var addressed = []value{
+	{path + "vhca_port_num", 1},
 	{"mtu", 4}, {"log_msg_max", 29}, {"remote_qpn", 0xfedcba}, {"next_rcv_psn", 0x123456},
 	{path + "rlid", 0x5678}, {path + "grh", 1}, {path + "src_addr_index", 254}, {path + "hop_limit", 64}, {path + "tclass", 0x60},
 	{path + "flow_label", 0xabcde}, {path + "rmac_47_32", 0x0200}, {path + "rmac_31_0", 0xdeadbeef}, {path + "udp_sport", 0xc123},

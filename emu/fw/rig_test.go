@@ -132,6 +132,7 @@ func (r *rig) modify(op mlx5.Op, qpn uint32) mlx5.RST2INITQPIn {
 	case mlx5.OpINIT2RTR:
 		in.QPC().SetMTU(3)
 		in.QPC().SetLogMsgMax(30)
+		in.QPC().PrimaryAddressPath().SetVHCAPortNum(1)
 		in.QPC().PrimaryAddressPath().SetRMAC310(1)
 		in.QPC().PrimaryAddressPath().RGIDRip()[15] = 1
 	}

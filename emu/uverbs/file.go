@@ -45,6 +45,9 @@ func newFile(d *Device) *File {
 	return f
 }
 
+// Slots returns how many commands the device takes at once.
+func (f *File) Slots() int { return f.d.hca.Profile().Slots }
+
 // Busy tells the device's clock how many goroutines issue commands.
 func (f *File) Busy(n int) { f.d.hca.Clock().Busy(n) }
 
@@ -375,7 +378,7 @@ func setUmemValid(op mlx5.Op, in []byte) {
 }
 
 // destroy undoes a create (uobj_destroy); the firmware's refusal becomes an
-// errno, and the object stays.
+// errno, and the object stays, but for a UAR.
 func (f *File) destroy(b *bundle, attr uint16) unix.Errno {
 	v := b.get(attr)
 	o := v.obj
@@ -399,7 +402,11 @@ func (f *File) undo(op mlx5.Op, id uint32) unix.Errno {
 	if op != mlx5.OpAllocUAR || f.d.uarUID() {
 		cmd.SetUID(uint16(f.uid.Load()))
 	}
-	return f.exec(in[:], out[:])
+	errno := f.exec(in[:], out[:])
+	if op == mlx5.OpAllocUAR && !f.gone.Load() {
+		return 0 // the driver does not look (mlx5_ib_mmap_free), so a page in use is lost
+	}
+	return errno
 }
 
 // forgetObject ends what refers to an object that was destroyed.

@@ -422,6 +422,31 @@ func TestUnplug(t *testing.T) {
 	}
 }
 
+// The driver answers 0 whether or not firmware takes the page back.
+func TestDestroyUARInUse(t *testing.T) {
+	r := newRaw(t)
+	f := file(t, "name=uar")
+	b := r.bed(f)
+	var refused []mlx5.Op
+	f.trace = func(in, out []byte, _ time.Duration) {
+		if status, _ := mlx5.StatusOf(out); status != 0 {
+			refused = append(refused, mlx5.OpOf(in))
+		}
+	}
+	destroy := func() unix.Errno {
+		return r.method(abi.MLX5_IB_OBJECT_UAR, abi.MLX5_IB_METHOD_UAR_OBJ_DESTROY).u64handle(b.uar).call(f)
+	}
+	want(t, "in use", destroy(), 0)
+	want(t, "again", destroy(), unix.ENOENT)
+	if !slices.Equal(refused, []mlx5.Op{mlx5.OpDeallocUAR}) {
+		t.Errorf("refused: %v", refused)
+	}
+	if _, err := f.MapUAR(int64(b.page)<<12, 4096); err != unix.EINVAL {
+		t.Error(err)
+	}
+	want(t, "the queue pair lives", r.modify(b.qp, b.qpn).call(f), 0)
+}
+
 func TestMapUAR(t *testing.T) {
 	r := newRaw(t)
 	f := file(t, "name=map")
