@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,99 +17,120 @@ import (
 
 // micro measures the parts of one transition.
 var micro = Experiment{
-	Name:     "micro",
-	Question: "What do the parts of one transition cost: encoding, the call, the command?",
-	run:      runMicro,
+	Name:       "micro",
+	Question:   "What do the parts of one transition cost: encoding, the call, the command?",
+	Default:    true,
+	run:        runMicro,
+	text:       microText,
+	queuePairs: 1,
+	plan: func(r *Run) string {
+		n := count(microCallsHW * (r.pairs(microRounds) + 1))
+		return fmt.Sprintf("makes 1 queue pair of its own through DevX and destroys it at the end; resets it %s times, and %s times asks for what the kernel refuses. No work request, no packet.", n, n)
+	},
 }
 
-var reset = mlx5.ToRST{}
+const (
+	microRounds  = 50
+	microPure    = 20000 // calls in one sample of what needs no device
+	microCalls   = 2000
+	microCallsHW = 100
+)
 
-// joined joins errors.
-func joined(errs ...error) error { return errors.Join(errs...) }
-
-// part is one thing that is timed.
-type part struct {
-	name string
-	what string
-	n    int // times in one sample
-	do   func() error
-}
-
-func runMicro(ctx context.Context, r *Run) error {
-	r.Method = "Samples of all parts alternate; each is the mean over the number of calls that stands in the parameters. Ratios are to getpid of the same round."
+func runMicro(ctx context.Context, r *Run) (err error) {
+	r.Method = "One sample of each part in turn; a sample is the mean over the calls that stand beside it. Ratios are to getpid in the same round."
 	bd, err := newBed(r.Device, 1)
 	if err != nil {
 		return err
 	}
-	defer bd.d.Close()
-	q := bd.qps[0]
+	defer closed(&err, bd.d)
 	s, err := bd.d.NewSubmitter()
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	var buf [mlx5.TransitionSize]byte
-	calls := 2000
+	defer closed(&err, s)
+	q, pure, calls := bd.qps[0], r.repeats(microPure), r.repeats(microCalls)
 	if !r.emulated() {
-		calls = 100
+		calls = microCallsHW
 	}
-	parts := []part{
-		{"getpid", "one getpid system call, the yardstick", 20000, func() error { unix.Getpid(); return nil }},
-		{"encode", "encoding RTR2RTS into its 272 bytes", 20000, func() error {
+	var buf [mlx5.TransitionSize]byte
+	parts := []*contender{
+		part("getpid", "one getpid system call: the yardstick", pure, func() error {
+			unix.Getpid()
+			return nil
+		}),
+		part("encode", "encoding RTR2RTS_QP into its 272 bytes", pure, func() error {
 			clear(buf[:])
 			_, err := bd.c.rts.Encode(buf[:], q.Number(), q.Transport())
 			return err
-		}},
-		{"ioctl", "an ioctl that fails before the firmware: a modify with another QP's number", calls, wrongQPN(q, s)},
-		{"modify", "a whole modify: 2RST, encoded, sent and answered", calls, func() error { return devx.Modify(q, reset) }},
+		}),
+		part("refused", "a modify that the kernel refuses, with another queue pair's number: the ioctl, and making its error", calls, wrongQPN(q, s)),
+		part("modify", "a whole modify, 2RST_QP: encoded, sent, answered", calls, func() error { return devx.Modify(q, bd.c.reset) }),
 	}
-	rounds := r.pairs(50)
-	samples := map[string][]float64{}
-	for i := range rounds + 1 {
-		for _, p := range parts {
-			if err := ctx.Err(); err != nil {
-				break
-			}
-			r.progress("micro: round %d of %d", i, rounds)
-			start := time.Now()
-			for range p.n {
-				if err := p.do(); err != nil {
-					return fmt.Errorf("bench: micro: %s: %w", p.name, err)
-				}
-			}
-			ns := float64(time.Since(start).Nanoseconds()) / float64(p.n)
-			if i > 0 {
-				samples[p.name] = append(samples[p.name], ns)
-			}
-		}
+	err = r.inTurn(ctx, r.pairs(microRounds), parts...)
+	for _, p := range parts[1:] {
+		r.compare(p, parts[0])
 	}
-	for _, p := range parts {
-		r.Params["calls_"+p.name] = p.n
-		s := samples[p.name]
-		r.Series = append(r.Series, Series{Name: p.name, What: p.what, Samples: s, Summary: Summarize(s)})
-		if n := min(len(s), len(samples["getpid"])); n > 0 && p.name != "getpid" {
-			r.Comparisons = append(r.Comparisons, Comparison{p.name, "getpid", CompareCosts(s[:n], samples["getpid"][:n], r.seed)})
-		}
+	if err != nil {
+		return err
 	}
 	if r.emulated() {
-		r.Findings = append(r.Findings, "in emu a modify makes no system call: it is the cost of this module and of the emulated device; with a latency in the profile, that latency as well")
+		r.Findings = append(r.Findings, "In emu neither refused nor modify enters a kernel: their time is this module's and the emulated device's own.")
+		if r.Provenance.Profile != "zero" && !strings.Contains(r.Device, "clock=virtual") {
+			r.Findings = append(r.Findings, "The latency that the profile was told is in modify as well.")
+		}
 	}
 	return nil
+}
+
+// part is a contender that calls do n times a sample.
+func part(name, what string, n int, do func() error) *contender {
+	return &contender{
+		Series: Series{Name: name, What: what, Ops: n},
+		sample: func(context.Context) (sample, error) {
+			start := time.Now()
+			for range n {
+				if err := do(); err != nil {
+					return sample{}, err
+				}
+			}
+			return sample{ns: perOp(time.Since(start), n)}, nil
+		},
+	}
 }
 
 // wrongQPN returns a modify that the kernel refuses (devx_is_valid_obj_id).
 func wrongQPN(q *devx.QP, s *devx.Submitter) func() error {
 	var cmd [mlx5.ToRSTQPInSize]byte
 	mlx5.PutHeader(cmd[:], mlx5.Op2RST, 0)
-	mlx5.ToRSTQPIn(cmd[:]).SetQPN(q.Number() + 1)
+	mlx5.ToRSTQPIn(cmd[:]).SetQPN(q.Number() ^ 1)
 	return func() error {
 		switch err := s.Send(q, cmd[:]); {
 		case err == nil:
-			return fmt.Errorf("a modify with another QP's number succeeded")
+			return errors.New("a modify with another queue pair's number succeeded")
 		case errors.Is(err, unix.EINVAL):
 			return nil
 		default:
 			return err
 		}
 	}
+}
+
+func microText(r *Result, p *page) {
+	p.section(fmt.Sprintf("The parts (%s)", r.Provenance.Place), r.Method)
+	var rows [][]string
+	for _, s := range r.Series {
+		ratio := "1"
+		if c := r.ComparisonOf(s.Name, "getpid"); c != nil {
+			ratio = c.Ratio.interval()
+		}
+		rows = append(rows, []string{s.Name, nanos(Median(s.Samples)), nanos(float64(s.Summary.P90)), nanos(float64(s.Summary.Min)), nanos(float64(s.Summary.Max)),
+			fmt.Sprintf("%s × %s", count(int(s.Summary.N)), count(s.Ops)), ratio})
+	}
+	p.table("lrrrrrl", []string{"part", "median", "P90", "min", "max", "samples × calls", "in getpids [95 %]"}, rows...)
+	p.b.WriteByte('\n')
+	rows = nil
+	for _, s := range r.Series {
+		rows = append(rows, []string{s.Name, s.What})
+	}
+	p.table("ll", rows[0], rows[1:]...)
 }

@@ -5,7 +5,7 @@ package bench
 import (
 	"bufio"
 	"bytes"
-	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -25,18 +25,20 @@ const (
 
 // Provenance says where figures come from.
 type Provenance struct {
-	Place      string  `json:"place"`
-	Device     string  `json:"device"`
-	Profile    string  `json:"profile,omitempty"` // of the emulated device
-	Firmware   string  `json:"firmware,omitempty"`
-	Kernel     string  `json:"kernel"`
-	Stack      string  `json:"stack"` // inbox driver or OFED
-	CPU        string  `json:"cpu"`
-	CPUs       int     `json:"cpus"`
-	GOMAXPROCS int     `json:"gomaxprocs"`
-	Go         string  `json:"go"`
-	Commit     string  `json:"commit"`
-	Steal      float64 `json:"steal"` // share of CPU time that the hypervisor took during the run, 0 to 1
+	Place      string `json:"place"`
+	Device     string `json:"device"`
+	Profile    string `json:"profile,omitempty"` // of the emulated device
+	Firmware   string `json:"firmware,omitempty"`
+	Kernel     string `json:"kernel"`
+	Stack      string `json:"stack"` // inbox driver or OFED
+	CPU        string `json:"cpu"`
+	CPUs       int    `json:"cpus"`
+	Arch       string `json:"arch"`
+	GOMAXPROCS int    `json:"gomaxprocs"` // at the beginning; each series has its own
+	Go         string `json:"go"`
+	Commit     string `json:"commit"`
+	Load       Float  `json:"load"`  // average of the last minute at the beginning; null: unknown
+	Steal      Float  `json:"steal"` // share of CPU time that the hypervisor took during the run, 0 to 1; null: unknown
 }
 
 // commit is set by the linker (make bench); otherwise the build says it.
@@ -45,21 +47,13 @@ var commit string
 func provenance(info devx.Info, profile string) Provenance {
 	p := Provenance{
 		Place: PlaceHW, Device: info.Name, Firmware: info.Firmware, Stack: info.Stack.String(), Kernel: kernel(),
-		CPU: cpuModel(), CPUs: runtime.NumCPU(), GOMAXPROCS: runtime.GOMAXPROCS(0), Go: runtime.Version(), Commit: revision(),
+		CPU: cpuModel(), CPUs: runtime.NumCPU(), Arch: runtime.GOARCH, GOMAXPROCS: runtime.GOMAXPROCS(0), Go: runtime.Version(),
+		Commit: revision(), Load: loadAverage(), Steal: Float(math.NaN()),
 	}
 	if info.Emulated {
 		p.Place, p.Profile, p.Stack = PlaceEmu, profile, "none: emulated in the process"
 	}
 	return p
-}
-
-// Where says it in one line.
-func (p Provenance) Where() string {
-	s := fmt.Sprintf("%s, %s", p.Place, p.Device)
-	if p.Profile != "" {
-		s += ", profile " + p.Profile
-	}
-	return fmt.Sprintf("%s; %s, %d CPUs, Linux %s, %s, commit %s", s, p.CPU, p.CPUs, p.Kernel, p.Go, p.Commit)
 }
 
 func kernel() string {
@@ -87,32 +81,66 @@ func revision() string {
 	if commit != "" {
 		return commit
 	}
-	if b, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range b.Settings {
-			if s.Key == "vcs.revision" {
-				return s.Value
-			}
+	b, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return revisionOf(b.Settings)
+}
+
+func revisionOf(settings []debug.BuildSetting) string {
+	revision, changed := "unknown", ""
+	for _, s := range settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = "+changes"
 		}
 	}
-	return "unknown"
+	return revision + changed
+}
+
+func loadAverage() Float {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return Float(math.NaN())
+	}
+	first, _, _ := strings.Cut(string(b), " ")
+	v, err := strconv.ParseFloat(first, 64)
+	if err != nil {
+		return Float(math.NaN())
+	}
+	return Float(v)
 }
 
 // cpuTime is the first line of /proc/stat, in clock ticks.
 type cpuTime struct{ total, steal uint64 }
 
-func readCPUTime() (t cpuTime) {
+func readCPUTime() cpuTime {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return t
+		return cpuTime{}
 	}
-	line, _, _ := bytes.Cut(b, []byte("\n"))
-	for i, f := range strings.Fields(string(line)) {
-		v, err := strconv.ParseUint(f, 10, 64)
-		if i == 0 || i > 8 || err != nil { // guest time is in user time already
-			continue
+	return parseCPUTime(b)
+}
+
+// parseCPUTime reads "cpu user nice system idle iowait irq softirq steal guest
+// guest_nice" (proc_stat(5)); the last two are in user and nice already.
+func parseCPUTime(stat []byte) (t cpuTime) {
+	line, _, _ := bytes.Cut(stat, []byte("\n"))
+	const steal = 8
+	f := strings.Fields(string(line))
+	if len(f) <= steal || f[0] != "cpu" {
+		return cpuTime{}
+	}
+	for i, s := range f[1 : steal+1] {
+		v, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			return cpuTime{}
 		}
 		t.total += v
-		if i == 8 {
+		if i+1 == steal {
 			t.steal = v
 		}
 	}
@@ -120,10 +148,11 @@ func readCPUTime() (t cpuTime) {
 }
 
 // stealSince returns the share of CPU time that was stolen since t.
-func stealSince(t cpuTime) float64 {
-	now := readCPUTime()
-	if now.total <= t.total {
-		return 0
+func stealSince(t cpuTime) Float { return stealBetween(t, readCPUTime()) }
+
+func stealBetween(t, now cpuTime) Float {
+	if t.total == 0 || now.total <= t.total || now.steal < t.steal {
+		return Float(math.NaN())
 	}
-	return float64(now.steal-t.steal) / float64(now.total-t.total)
+	return Float(now.steal-t.steal) / Float(now.total-t.total)
 }

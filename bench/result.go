@@ -3,29 +3,53 @@
 package bench
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"math"
 	"time"
-
-	"golang.org/x/perf/benchfmt"
 )
 
-// Experiment answers one question.
-type Experiment struct {
-	Name     string // "c6"
-	Question string
-	run      func(ctx context.Context, r *Run) error
+// Result is everything that an experiment found.
+type Result struct {
+	Experiment  string        `json:"experiment"`
+	Question    string        `json:"question"`
+	Method      string        `json:"method"`
+	Params      Params        `json:"params"`
+	Provenance  Provenance    `json:"provenance"`
+	Verdicts    []Verdict     `json:"verdicts"`
+	Series      []Series      `json:"series"`
+	Comparisons []Comparison  `json:"comparisons"`
+	BreakEven   []BreakEven   `json:"break_even,omitempty"`
+	Memory      *Memory       `json:"memory,omitempty"`
+	Findings    []string      `json:"findings"`
+	Interrupted bool          `json:"interrupted"` // ended early: no verdict
+	Error       string        `json:"error,omitempty"`
+	Started     time.Time     `json:"started"`
+	Took        time.Duration `json:"took_ns"`
 }
 
-// Experiments returns all of them, in the order in which they run.
-func Experiments() []Experiment { return []Experiment{micro, c6} }
+// Series is what was measured of one thing.
+type Series struct {
+	Name       string  `json:"name"`              // of its own in a result; "own/workers=31/how=batched"
+	What       string  `json:"what"`              // one operation, in words
+	Device     string  `json:"device,omitempty"`  // where it is not the result's
+	Profile    string  `json:"profile,omitempty"` // of that device
+	GOMAXPROCS int     `json:"gomaxprocs"`
+	Ops        int     `json:"ops"`                 // operations whose mean one sample is
+	Depth      int     `json:"depth,omitempty"`     // commands that were to be in flight; 0: that is not asked
+	InFlight   float64 `json:"in_flight,omitempty"` // that were: mean over a sample, median of the samples
+	Possible   float64 `json:"possible,omitempty"`  // the same with never fewer than Depth of what was left in a group
+	Void       string  `json:"void,omitempty"`      // why it must not be used
+	Samples    Samples `json:"samples_ns"`          // nanoseconds for one operation
+	Summary    Summary `json:"summary"`
+}
+
+// Comparison is a ratio of two series.
+type Comparison struct {
+	A     string `json:"a"`
+	B     string `json:"b"`
+	Ratio Ratio  `json:"ratio"`
+	Void  string `json:"void,omitempty"` // why it answers nothing
+}
 
 // Verdict says what holds.
 type Verdict struct {
@@ -41,42 +65,7 @@ const (
 	NotDecidable = "not decidable here"
 )
 
-// Series is what was measured of one thing.
-type Series struct {
-	Name     string             `json:"name"` // a Go benchmark's, without "Benchmark"
-	What     string             `json:"what"` // one sample, in words
-	Samples  []float64          `json:"samples_ns"`
-	Summary  Summary            `json:"summary"`
-	InFlight float64            `json:"in_flight,omitempty"` // mean
-	Void     string             `json:"void,omitempty"`      // why it must not be used
-	Extra    map[string]float64 `json:"extra,omitempty"`
-}
-
-// Comparison is a ratio of two series.
-type Comparison struct {
-	A     string `json:"a"`
-	B     string `json:"b"`
-	Ratio Ratio  `json:"ratio"`
-}
-
-// Result is everything that an experiment found.
-type Result struct {
-	Experiment  string         `json:"experiment"`
-	Question    string         `json:"question"`
-	Method      string         `json:"method"`
-	Params      map[string]any `json:"params"`
-	Provenance  Provenance     `json:"provenance"`
-	Verdicts    []Verdict      `json:"verdicts"`
-	Series      []Series       `json:"series"`
-	Comparisons []Comparison   `json:"comparisons"`
-	Findings    []string       `json:"findings"`
-	Interrupted bool           `json:"interrupted"`
-	Error       string         `json:"error,omitempty"`
-	Started     time.Time      `json:"started"`
-	Took        time.Duration  `json:"took_ns"`
-}
-
-// Series returns the named series, or nil.
+// SeriesOf returns the named series, or nil.
 func (r *Result) SeriesOf(name string) *Series {
 	for i := range r.Series {
 		if r.Series[i].Name == name {
@@ -86,73 +75,75 @@ func (r *Result) SeriesOf(name string) *Series {
 	return nil
 }
 
-// WriteFiles writes the result to dir: NAME.json with the raw samples, and
-// NAME.txt as Go benchmark lines, which benchstat compares.
-func (r *Result) WriteFiles(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	b, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return err
-	}
-	base := filepath.Join(dir, r.Experiment)
-	if err := os.WriteFile(base+".json", append(b, '\n'), 0o644); err != nil {
-		return err
-	}
-	f, err := os.Create(base + ".txt")
-	if err != nil {
-		return err
-	}
-	return errors.Join(r.WriteBenchmarks(f), f.Close())
-}
-
-// WriteBenchmarks writes one Go benchmark line a sample.
-func (r *Result) WriteBenchmarks(w io.Writer) error {
-	bw := benchfmt.NewWriter(w)
-	config := []benchfmt.Config{
-		{Key: "place", Value: []byte(r.Provenance.Place), File: true},
-		{Key: "device", Value: []byte(r.Provenance.Device), File: true},
-		{Key: "profile", Value: []byte(r.Provenance.Profile), File: true},
-		{Key: "cpu", Value: []byte(r.Provenance.CPU), File: true},
-		{Key: "kernel", Value: []byte(r.Provenance.Kernel), File: true},
-		{Key: "commit", Value: []byte(r.Provenance.Commit), File: true},
-	}
-	for _, s := range r.Series {
-		if s.Void != "" {
-			continue
-		}
-		for _, v := range s.Samples {
-			rec := &benchfmt.Result{
-				Config: config,
-				Name:   benchfmt.Name(title(r.Experiment) + "/" + strings.ReplaceAll(s.Name, " ", "_")),
-				Iters:  1,
-				Values: []benchfmt.Value{{Value: v, Unit: "ns/op"}},
-			}
-			if err := bw.Write(rec); err != nil {
-				return err
-			}
+// ComparisonOf returns the comparison of the two named series, or nil.
+func (r *Result) ComparisonOf(a, b string) *Comparison {
+	for i := range r.Comparisons {
+		if c := &r.Comparisons[i]; c.A == a && c.B == b {
+			return c
 		}
 	}
 	return nil
 }
 
-func title(s string) string {
-	if s == "" {
-		return s
+// Float is a number that may be missing: NaN and the infinities, which JSON
+// does not have, are null there.
+type Float float64
+
+func (f Float) finite() bool { return !math.IsNaN(float64(f)) && !math.IsInf(float64(f), 0) }
+
+// MarshalJSON writes the number, or null.
+func (f Float) MarshalJSON() ([]byte, error) {
+	if !f.finite() {
+		return []byte("null"), nil
 	}
-	return strings.ToUpper(s[:1]) + s[1:]
+	return json.Marshal(float64(f))
 }
 
-// nanos formats nanoseconds for people.
-func nanos(ns float64) string {
-	switch {
-	case ns < 1e3:
-		return strconv.FormatFloat(ns, 'f', 0, 64) + " ns"
-	case ns < 1e6:
-		return fmt.Sprintf("%.2f µs", ns/1e3)
-	case ns < 1e9:
-		return fmt.Sprintf("%.2f ms", ns/1e6)
+// UnmarshalJSON reads null as NaN.
+func (f *Float) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		*f = Float(math.NaN())
+		return nil
 	}
-	return fmt.Sprintf("%.2f s", ns/1e9)
+	return json.Unmarshal(b, (*float64)(f))
+}
+
+// Samples are measured values; one that is not finite is null in JSON.
+type Samples []float64
+
+// MarshalJSON writes the samples.
+func (s Samples) MarshalJSON() ([]byte, error) {
+	out := make([]Float, len(s))
+	for i, v := range s {
+		out[i] = Float(v)
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads them.
+func (s *Samples) UnmarshalJSON(b []byte) error {
+	var in []Float
+	if err := json.Unmarshal(b, &in); err != nil {
+		return err
+	}
+	*s = make(Samples, len(in))
+	for i, v := range in {
+		(*s)[i] = float64(v)
+	}
+	return nil
+}
+
+// Params are the parameters of a run.
+type Params map[string]any
+
+// MarshalJSON writes them; a number that is not finite is null.
+func (p Params) MarshalJSON() ([]byte, error) {
+	out := make(map[string]any, len(p))
+	for k, v := range p {
+		if f, ok := v.(float64); ok {
+			v = Float(f)
+		}
+		out[k] = v
+	}
+	return json.Marshal(out)
 }

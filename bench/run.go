@@ -12,31 +12,47 @@ import (
 
 	"devxlab.example/devx"
 	"devxlab.example/emu/uverbs"
-	"devxlab.example/mlx5"
 )
+
+// ErrEmuOnly is in the error of an experiment that refuses hardware.
+var ErrEmuOnly = errors.New("is about the emulated device and runs on no other")
 
 // Options of a run.
 type Options struct {
-	Device   string    // "" or "emu:": the emulated device; a name such as mlx5_0: hardware
+	Device   string    // "" or "emu:…": the emulated device; a name such as mlx5_0: hardware
 	Dir      string    // where the files go; "" writes none
 	Quick    bool      // the fewest pairs that allow an answer
-	Progress io.Writer // nil: none
+	Progress io.Writer // a terminal; nil: none
+	Announce io.Writer // gets what will be done to hardware, before it is done; nil: none
+
+	// For tests: take an emulated device for hardware, see each step, and do
+	// little in each sample.
+	asHardware bool
+	step       func(label string)
+	small      bool
 }
 
 // Run is an experiment under way.
 type Run struct {
 	Options
 	Result
-	seed uint64
+	seed  uint64
+	shown time.Time
 }
 
 // emulated reports whether figures depend on what a profile was told.
 func (r *Run) emulated() bool { return r.Provenance.Place == PlaceEmu }
 
+// progress shows what is going on, ten times a second at most.
 func (r *Run) progress(format string, args ...any) {
-	if r.Options.Progress != nil {
-		fmt.Fprintf(r.Options.Progress, "\r\x1b[K"+format, args...)
+	if r.step != nil {
+		r.step(fmt.Sprintf(format, args...))
 	}
+	if r.Options.Progress == nil || time.Since(r.shown) < 100*time.Millisecond {
+		return
+	}
+	fmt.Fprintf(r.Options.Progress, "\r\x1b[K"+r.Experiment+": "+format, args...)
+	r.shown = time.Now()
 }
 
 // pairs is how many interleaved pairs a comparison takes.
@@ -47,33 +63,63 @@ func (r *Run) pairs(full int) int {
 	return max(full, MinPairs)
 }
 
-// Do runs one experiment. A cancelled context ends it early; what was measured
-// until then is in the result, which is marked.
+// repeats is how often a sample does what it measures.
+func (r *Run) repeats(full int) int {
+	if r.small {
+		return max(full/100, 1)
+	}
+	return full
+}
+
+// onWait says why the end of an interrupted run is not there yet.
+func (r *Run) onWait(inFlight int) {
+	if r.Options.Progress != nil {
+		fmt.Fprintf(r.Options.Progress, "\r\x1b[K%s: interrupted; waiting for %d commands in flight, which cannot be recalled (a hung one takes up to 65 s)\n", r.Experiment, inFlight)
+	}
+}
+
+// Do runs one experiment. If ctx ends, so does the run: what was measured until
+// then is in the result and in its files, marked, and without a verdict. A
+// result is returned unless the device could not be opened or nothing could be
+// written to Dir.
 func Do(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	if o.Device == "" {
 		o.Device = uverbs.Scheme + ":"
 	}
-	info, profile, err := inspect(o.Device)
-	if err != nil {
+	if e.EmuOnly && (o.asHardware || !isEmulated(o.Device)) {
+		return nil, fmt.Errorf("bench: %s %w: not on %s", e.Name, ErrEmuOnly, o.Device)
+	}
+	if err := writable(o.Dir); err != nil {
 		return nil, err
 	}
 	r := &Run{Options: o, seed: 1}
-	r.Result = Result{
-		Experiment: e.Name, Question: e.Question, Params: map[string]any{}, Started: time.Now(),
-		Provenance: provenance(info, profile),
+	if err := r.inspect(e); err != nil {
+		return nil, err
 	}
-	before := readCPUTime()
-	err = e.run(ctx, r)
-	r.progress("")
+	if !r.emulated() && o.Announce != nil {
+		if _, err := fmt.Fprintf(o.Announce, "%s, on %s: %s\n", e.Name, o.Device, e.plan(r)); err != nil {
+			return nil, err
+		}
+	}
+	before, procs := readCPUTime(), runtime.GOMAXPROCS(0)
+	err := e.run(ctx, r)
+	runtime.GOMAXPROCS(procs)
+	if o.Progress != nil {
+		fmt.Fprint(o.Progress, "\r\x1b[K")
+	}
 	r.Took = time.Since(r.Started)
 	r.Provenance.Steal = stealSince(before)
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		r.Interrupted = true
-		r.Verdicts = nil
-		err = nil
+		if onlyEnded(ctx, err) {
+			err = nil
+		}
 	}
 	if err != nil {
 		r.Error = err.Error()
+	}
+	if r.Interrupted || err != nil {
+		r.Verdicts, r.Findings = nil, nil
 	}
 	if o.Dir != "" {
 		err = errors.Join(err, r.Result.WriteFiles(o.Dir))
@@ -81,52 +127,139 @@ func Do(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	return &r.Result, err
 }
 
-// inspect opens the device to see what it is.
-func inspect(name string) (devx.Info, string, error) {
-	d, err := devx.Open(name)
+// onlyEnded reports whether err says no more than that ctx has ended.
+func onlyEnded(ctx context.Context, err error) bool {
+	if err == ctx.Err() || err == context.Cause(ctx) {
+		return true
+	}
+	switch x := err.(type) {
+	case interface{ Unwrap() error }:
+		return onlyEnded(ctx, x.Unwrap())
+	case interface{ Unwrap() []error }: // joined ones, and *batch.Error: a failure and the reason for not sending
+		for _, e := range x.Unwrap() {
+			if !onlyEnded(ctx, e) {
+				return false
+			}
+		}
+		return len(x.Unwrap()) > 0
+	}
+	return false
+}
+
+// closed adds what closing c says to an error that is about to be returned.
+func closed(err *error, c io.Closer) { *err = errors.Join(*err, c.Close()) }
+
+// inspect opens the device to see what it is, and begins the result.
+func (r *Run) inspect(e Experiment) error {
+	d, err := devx.Open(r.Device)
 	if err != nil {
-		return devx.Info{}, "", err
+		return err
 	}
 	profile := ""
-	if emu, ok := uverbs.Lookup(name); ok {
+	if emu, ok := uverbs.Lookup(r.Device); ok {
 		profile = emu.HCA().Profile().Name
 	}
-	return d.Info(), profile, d.Close()
+	p := provenance(d.Info(), profile)
+	if r.asHardware {
+		p.Place, p.Profile = PlaceHW, ""
+	}
+	r.Result = Result{Experiment: e.Name, Question: e.Question, Params: Params{}, Started: time.Now(), Provenance: p}
+	if !r.emulated() {
+		err = room(d, e.queuePairs)
+	}
+	return errors.Join(err, d.Close())
 }
 
-// maxProcs gives the program a thread for each command in flight, and two more,
-// and returns a function that takes them back. With fewer, the runtime hands
+// contender is one of the things that are measured in turn.
+type contender struct {
+	Series
+	sample func(ctx context.Context) (sample, error)
+	procs  int // GOMAXPROCS while it is sampled; 0: as it is
+
+	inFlight, possible []float64
+}
+
+// inTurn takes rounds samples of each contender, in turn; who goes first
+// changes from round to round. One round more, before them, is not recorded.
+// Whatever was measured is in the result afterwards, also if it ends early.
+func (r *Run) inTurn(ctx context.Context, rounds int, cs ...*contender) error {
+	before := runtime.GOMAXPROCS(0)
+	defer func() {
+		setProcs(before)
+		for _, c := range cs {
+			r.keep(c)
+		}
+	}()
+	for i := range rounds + 1 {
+		for j := range cs {
+			c := cs[(i+j)%len(cs)]
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			r.progress("%s, round %d of %d", c.Name, i, rounds)
+			if c.procs > 0 {
+				setProcs(c.procs)
+			}
+			m, err := c.sample(ctx)
+			if err != nil {
+				return fmt.Errorf("bench: %s: %s: %w", r.Experiment, c.Name, err)
+			}
+			if i > 0 {
+				c.Samples = append(c.Samples, m.ns)
+				c.inFlight, c.possible = append(c.inFlight, m.inFlight), append(c.possible, m.possible)
+			}
+			c.GOMAXPROCS = runtime.GOMAXPROCS(0)
+		}
+	}
+	return nil
+}
+
+// setProcs changes GOMAXPROCS, which stops the program for a moment, only if it
+// must.
+func setProcs(n int) {
+	if runtime.GOMAXPROCS(0) != n {
+		runtime.GOMAXPROCS(n)
+	}
+}
+
+// keep puts what was measured of c into the result.
+func (r *Run) keep(c *contender) {
+	if len(c.Samples) == 0 {
+		return
+	}
+	c.Summary = Summarize(c.Samples)
+	if c.Depth > 0 {
+		c.InFlight, c.Possible = Median(c.inFlight), Median(c.possible)
+		c.Void = voidDepth(c.InFlight, c.Possible)
+	}
+	r.Series = append(r.Series, c.Series)
+}
+
+// against takes pairs of samples of a and b and compares them.
+func (r *Run) against(ctx context.Context, pairs int, a, b *contender) error {
+	err := r.inTurn(ctx, pairs, a, b)
+	r.compare(a, b)
+	return err
+}
+
+func (r *Run) compare(a, b *contender) {
+	n := min(len(a.Samples), len(b.Samples))
+	if n == 0 {
+		return
+	}
+	r.Comparisons = append(r.Comparisons, Comparison{A: a.Name, B: b.Name, Ratio: CompareCosts(a.Samples[:n], b.Samples[:n], r.seed)})
+}
+
+// voidDepth says why a point of a sweep over depth must not be used: fewer
+// commands were in flight than should have been.
+func voidDepth(achieved, asked float64) string {
+	if achieved >= 0.9*asked-1e-9 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f of %.1f in flight", achieved, asked)
+}
+
+// procsFor is the GOMAXPROCS that a program needs to keep depth commands in
+// flight: a thread for each, and two more. With fewer, the runtime hands
 // blocked threads over slowly.
-func maxProcs(depth int) (restore func()) {
-	old := runtime.GOMAXPROCS(0)
-	runtime.GOMAXPROCS(max(old, depth+2))
-	return func() { runtime.GOMAXPROCS(old) }
-}
-
-// cycle is the life of a queue pair that experiments repeat: from RESET to RTS
-// and back, addressed to itself.
-type cycle struct {
-	init mlx5.RST2INIT
-	rtr  mlx5.INIT2RTR
-	rts  mlx5.RTR2RTS
-}
-
-// stepsPerCycle is the number of transitions: three up, and 2RST.
-const stepsPerCycle = 4
-
-// loopback returns a cycle whose address is the device's own.
-func loopback(d *devx.Device) (cycle, error) {
-	c := cycle{
-		init: mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), Access: mlx5.Set(mlx5.RemoteWrite | mlx5.RemoteRead)},
-		rtr: mlx5.INIT2RTR{
-			MTU: mlx5.Set(mlx5.MTU1024), RemoteQPN: mlx5.Set(0), NextRcvPSN: mlx5.Set(0), LogRRAMax: mlx5.Set(0), MinRNRNak: mlx5.Set(12),
-		},
-		rts: mlx5.RTR2RTS{AckTimeout: mlx5.Set(14), RetryCount: mlx5.Set(7), RNRRetry: mlx5.Set(mlx5.RNRRetryForever), NextSendPSN: mlx5.Set(0), LogSRAMax: mlx5.Set(0)},
-	}
-	path, err := d.OwnPath(-1)
-	if err != nil {
-		return c, fmt.Errorf("bench: %w", err)
-	}
-	c.rtr.Path = path
-	return c, nil
-}
+func procsFor(depth int) int { return max(runtime.GOMAXPROCS(0), depth+2) }

@@ -24,36 +24,44 @@ const (
 	Inconclusive Answer = "inconclusive"
 )
 
-// Ratio compares two alternatives that were measured in turn, A B A B …, within
-// one run: the median of the ratios A/B pair by pair, and the interval that
-// covers it with 95 % confidence.
+// Ratio compares two alternatives that were measured in turn, within one run:
+// the median of the ratios A/B pair by pair, and the interval that covers it
+// with 95 % confidence. All three are NaN, in JSON null, if there are no pairs.
 type Ratio struct {
-	Pairs  int     `json:"pairs"`
-	Median float64 `json:"median"`
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
-	Answer Answer  `json:"answer"` // of A: better if it takes less
+	Pairs  int    `json:"pairs"`
+	Median Float  `json:"median"`
+	Low    Float  `json:"low"`
+	High   Float  `json:"high"`
+	Answer Answer `json:"answer"` // of A: better if it takes less
 }
 
 // CompareCosts computes the ratio of two costs from pairs of them. The interval
 // is a percentile bootstrap of the median, 10,000 resamples; seed makes it
-// repeatable. It panics if a and b differ in length: they are not pairs.
+// repeatable. Fewer than MinPairs pairs are always inconclusive. A pair counts
+// only if both costs are above zero and finite: a clock too coarse to see one
+// of them says nothing. It panics if a and b differ in length: they are not
+// pairs.
 func CompareCosts(a, b []float64, seed uint64) Ratio {
 	if len(a) != len(b) {
 		panic(fmt.Sprintf("bench: %d and %d samples are not pairs", len(a), len(b)))
 	}
-	r := Ratio{Pairs: len(a), Answer: Inconclusive}
-	if len(a) == 0 {
+	nan := Float(math.NaN())
+	r := Ratio{Median: nan, Low: nan, High: nan, Answer: Inconclusive}
+	var ratios []float64
+	for i := range a {
+		if x := a[i] / b[i]; a[i] > 0 && b[i] > 0 && x > 0 && !math.IsInf(x, 0) {
+			ratios = append(ratios, x)
+		}
+	}
+	r.Pairs = len(ratios)
+	if r.Pairs == 0 {
 		return r
 	}
-	ratios := make([]float64, len(a))
-	for i := range a {
-		ratios[i] = a[i] / b[i]
-	}
-	r.Median = Median(ratios)
-	r.Low, r.High = bootstrapMedian(ratios, seed)
+	r.Median = Float(Median(ratios))
+	low, high := bootstrapMedian(ratios, seed)
+	r.Low, r.High = Float(low), Float(high)
 	switch {
-	case r.Pairs < MinPairs || math.IsNaN(r.Median):
+	case r.Pairs < MinPairs:
 	case r.High < 1:
 		r.Answer = Better
 	case r.Low > 1:
@@ -63,43 +71,71 @@ func CompareCosts(a, b []float64, seed uint64) Ratio {
 }
 
 func (r Ratio) String() string {
-	return fmt.Sprintf("%.3f [%.3f, %.3f] %s (%d pairs)", r.Median, r.Low, r.High, r.Answer, r.Pairs)
+	return fmt.Sprintf("%s, %s (%d pairs)", r.interval(), r.Answer, r.Pairs)
 }
 
 // Median returns the middle of xs, or the mean of the two that are; NaN of
 // none. It does not change xs.
-func Median(xs []float64) float64 {
+func Median(xs []float64) float64 { return quantile(xs, 0.5) }
+
+// quantile returns the quantile q of xs, 0 to 1, interpolated between the two
+// next to it; NaN of none.
+func quantile(xs []float64, q float64) float64 {
 	if len(xs) == 0 {
 		return math.NaN()
 	}
 	s := slices.Clone(xs)
 	slices.Sort(s)
-	return middle(s)
-}
-
-func middle(sorted []float64) float64 {
-	n := len(sorted)
-	if n%2 == 1 {
-		return sorted[n/2]
+	at := q * float64(len(s)-1)
+	i := min(int(at), len(s)-1)
+	j := min(i+1, len(s)-1)
+	if s[i] == s[j] {
+		return s[i]
 	}
-	return (sorted[n/2-1] + sorted[n/2]) / 2
+	f := at - float64(i)
+	return s[i]*(1-f) + s[j]*f
 }
 
 const resamples = 10000
 
+// bootstrapMedian returns the 2.5th and 97.5th percentile of the medians of
+// samples drawn from xs with replacement.
 func bootstrapMedian(xs []float64, seed uint64) (low, high float64) {
 	rng := rand.New(rand.NewPCG(seed, 0x626f6f74))
+	n := len(xs)
+	sorted := slices.Clone(xs)
+	slices.Sort(sorted)
+	drawn := make([]int, n) // how often each
 	medians := make([]float64, resamples)
-	draw := make([]float64, len(xs))
 	for i := range medians {
-		for j := range draw {
-			draw[j] = xs[rng.IntN(len(xs))]
+		clear(drawn)
+		for range n {
+			drawn[rng.IntN(n)]++
 		}
-		slices.Sort(draw)
-		medians[i] = middle(draw)
+		medians[i] = middleOf(sorted, drawn)
 	}
 	slices.Sort(medians)
 	return medians[resamples*25/1000], medians[resamples*975/1000-1]
+}
+
+// middleOf returns the median of sorted values, each taken so many times, as
+// many as there are values.
+func middleOf(sorted []float64, times []int) float64 {
+	n, seen := len(sorted), 0
+	lower := -1
+	for i, t := range times {
+		seen += t
+		if lower < 0 && seen > (n-1)/2 {
+			lower = i
+		}
+		if seen > n/2 {
+			if sorted[lower] == sorted[i] {
+				return sorted[i]
+			}
+			return sorted[lower]/2 + sorted[i]/2
+		}
+	}
+	return sorted[n-1]
 }
 
 // Summary is a distribution in nanoseconds. A percentile for which there are
@@ -114,26 +150,38 @@ type Summary struct {
 	Max  int64 `json:"max_ns"`
 }
 
-// Summarize computes a summary of samples in nanoseconds through an HDR
-// histogram with three significant digits.
+// Samples that a percentile needs.
+const (
+	minForP99  = 1000
+	minForP999 = 10000
+)
+
+// Summarize computes a summary of samples in nanoseconds: the percentiles
+// through an HDR histogram with three significant digits, least and greatest as
+// they are. A sample that is not finite does not count.
 func Summarize(samples []float64) Summary {
 	const longest = 120e9 // ns; a command is given up after 65 s
 	h := hdrhistogram.New(1, longest, 3)
+	low, high := math.Inf(1), math.Inf(-1)
 	for _, s := range samples {
+		if !Float(s).finite() {
+			continue
+		}
+		low, high = min(low, s), max(high, s)
 		// Within the bounds RecordValue cannot fail.
-		_ = h.RecordValue(int64(min(max(s, 1), longest)))
+		_ = h.RecordValue(int64(math.Round(min(max(s, 1), longest))))
 	}
-	if len(samples) == 0 {
-		return Summary{}
+	sum := Summary{N: h.TotalCount()}
+	if sum.N == 0 {
+		return sum
 	}
-	sum := Summary{
-		N: h.TotalCount(), Min: h.Min(), Max: h.Max(),
-		P50: h.ValueAtQuantile(50), P90: h.ValueAtQuantile(90),
-	}
-	if sum.N >= 1000 {
+	whole := func(v float64) int64 { return int64(math.Round(min(max(v, -longest), longest))) }
+	sum.Min, sum.Max = whole(low), whole(high)
+	sum.P50, sum.P90 = h.ValueAtQuantile(50), h.ValueAtQuantile(90)
+	if sum.N >= minForP99 {
 		sum.P99 = h.ValueAtQuantile(99)
 	}
-	if sum.N >= 10000 {
+	if sum.N >= minForP999 {
 		sum.P999 = h.ValueAtQuantile(99.9)
 	}
 	return sum

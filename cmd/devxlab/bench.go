@@ -3,9 +3,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,97 +16,154 @@ import (
 
 	"devxlab.example/bench"
 	"devxlab.example/devx"
+	"devxlab.example/emu/uverbs"
 )
 
 type benchCmd struct {
-	Experiments []string `arg:"" optional:"" help:"Which ones; default: all."`
-	Device      string   `default:"emu:" env:"DEV" help:"Where to measure. Hardware is touched only if it is named here."`
-	Dir         string   `default:"results" help:"Directory for raw samples and reports; each run gets one of its own below it."`
-	Quick       bool     `help:"The fewest pairs that allow an answer."`
+	Experiments []string `arg:"" optional:"" help:"Which ones (see --list); default: micro and c6."`
+	Device      string   `default:"emu:" env:"DEV" help:"Where to measure. Hardware is opened only if it is named, here or in $DEV."`
+	Dir         string   `default:"results" help:"Directory for raw samples and benchmark lines; each run gets one of its own below it. Empty: nothing is written."`
+	Quick       bool     `help:"The fewest pairs that allow an answer: 20."`
 	List        bool     `help:"List the experiments and their questions."`
 }
 
 func (c benchCmd) Run(e *env) error {
-	all := bench.Experiments()
 	if c.List {
-		for _, x := range all {
-			fmt.Fprintf(e.out, "%s\t%s\n", x.Name, x.Question)
-		}
-		return nil
+		return c.list(e)
 	}
-	chosen, err := choose(all, c.Experiments)
+	if c.Device == "" {
+		c.Device = uverbs.Scheme + ":"
+	}
+	chosen, err := c.choose()
 	if err != nil {
 		return usageError{err}
 	}
+	dir := ""
+	if c.Dir != "" {
+		if dir, err = runDir(c.Dir, time.Now()); err != nil {
+			return err
+		}
+	}
+	o := bench.Options{Device: c.Device, Dir: dir, Quick: c.Quick, Announce: e.err}
+	if isTerminal(e.err) {
+		o.Progress = e.err
+	}
 	if !e.asJSON {
 		c.announce(e)
+		o.Announce = e.out
 	}
-	dir := filepath.Join(c.Dir, time.Now().Format("20060102-150405"))
-	var results []*bench.Result
+	results := []*bench.Result{}
 	for _, x := range chosen {
-		o := bench.Options{Device: c.Device, Dir: dir, Quick: c.Quick}
-		if isTerminal(e.err) {
-			o.Progress = e.err
+		if e.ctx.Err() != nil {
+			fmt.Fprintf(e.err, "devxlab: not run: %s\n", x.Name)
+			continue
 		}
-		r, err := bench.Do(e.ctx, x, o)
-		if r != nil {
-			results = append(results, r)
-			if !e.asJSON {
-				if err := r.WriteText(e.out); err != nil {
-					return err
-				}
-				fmt.Fprintln(e.out)
+		var r *bench.Result
+		if r, err = bench.Do(e.ctx, x, o); r == nil {
+			err = openError(c.Device, err)
+			break
+		}
+		results = append(results, r)
+		if !e.asJSON {
+			if err := r.WriteText(e.out); err != nil {
+				return err
 			}
+			fmt.Fprintln(e.out)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", x.Name, err)
-		}
-		if e.ctx.Err() != nil {
 			break
 		}
 	}
-	if e.asJSON {
-		return e.json(results)
+	if dir != "" && len(results) == 0 {
+		_ = os.Remove(dir) // empty
 	}
-	fmt.Fprintf(e.out, "raw samples (JSON) and Go benchmark lines (for benchstat): %s\n", dir)
+	switch {
+	case e.asJSON:
+		err = errors.Join(err, e.json(results))
+	case dir != "" && len(results) > 0:
+		fmt.Fprintf(e.out, "raw samples (JSON) and Go benchmark lines (for benchstat): %s\n", dir)
+	}
+	return err
+}
+
+func (c benchCmd) list(e *env) error {
+	all := bench.Experiments()
+	if e.asJSON {
+		return e.json(all)
+	}
+	for _, x := range all {
+		note := ""
+		if !x.Default {
+			note = " (only if named)"
+		}
+		fmt.Fprintf(e.out, "%-6s %s%s\n", x.Name, x.Question, note)
+	}
 	return nil
 }
 
-func choose(all []bench.Experiment, names []string) ([]bench.Experiment, error) {
-	if len(names) == 0 {
-		return all, nil
-	}
+// choose returns the experiments that were asked for.
+func (c benchCmd) choose() ([]bench.Experiment, error) {
+	var out []bench.Experiment
 	var known []string
 	byName := map[string]bench.Experiment{}
-	for _, x := range all {
+	for _, x := range bench.Experiments() {
 		byName[x.Name] = x
 		known = append(known, x.Name)
-	}
-	var out []bench.Experiment
-	for _, n := range names {
-		x, ok := byName[strings.ToLower(n)]
-		if !ok {
-			return nil, fmt.Errorf("no experiment %q: %s", n, strings.Join(known, ", "))
+		if x.Default && len(c.Experiments) == 0 {
+			out = append(out, x)
 		}
-		out = append(out, x)
+	}
+	for _, n := range c.Experiments {
+		x, ok := byName[strings.ToLower(n)]
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("no experiment %q: %s", n, strings.Join(known, ", "))
+		case x.EmuOnly && !c.emulated():
+			return nil, fmt.Errorf("%s %w: --device %s", x.Name, bench.ErrEmuOnly, uverbs.Scheme+":")
+		case !slices.ContainsFunc(out, func(o bench.Experiment) bool { return o.Name == x.Name }):
+			out = append(out, x)
+		}
 	}
 	return out, nil
 }
 
-// announce says where the run takes place, and what it will do to hardware.
-func (c benchCmd) announce(e *env) {
-	if strings.HasPrefix(c.Device, "emu:") {
-		fmt.Fprintf(e.out, "place: emu. Kernel and NIC are emulated inside this process (%s); no hardware is touched.\n", c.Device)
-		if found, err := devx.Devices(); err == nil && len(found) > 0 {
-			var names []string
-			for _, d := range found {
-				names = append(names, d.Name)
-			}
-			fmt.Fprintf(e.out, "This machine has %s. To measure there: make bench DEV=%s\n", strings.Join(names, ", "), names[0])
+func (c benchCmd) emulated() bool { return strings.HasPrefix(c.Device, uverbs.Scheme+":") }
+
+// runDir makes a directory below base that no other run has.
+func runDir(base string, now time.Time) (string, error) {
+	if err := os.MkdirAll(base, 0o755); err != nil {
+		return "", fmt.Errorf("no directory for the results (--dir): %w", err)
+	}
+	name := filepath.Join(base, now.Format("20060102-150405"))
+	for i := 1; ; i++ {
+		dir := name
+		if i > 1 {
+			dir = fmt.Sprintf("%s-%d", name, i)
 		}
-	} else {
-		fmt.Fprintf(e.out, "place: hw, %s. This makes at most 64 queue pairs of its own through DevX, addressed to the port itself, and moves\n"+
-			"them between RESET and RTS. It posts no work request, sends no packet, and touches nobody else's queue pairs.\n", c.Device)
+		err := os.Mkdir(dir, 0o755)
+		if !errors.Is(err, fs.ErrExist) {
+			if err != nil {
+				err = fmt.Errorf("no directory for the results (--dir): %w", err)
+			}
+			return dir, err
+		}
+	}
+}
+
+// announce says where the run takes place. What is done to hardware, each
+// experiment says itself before it begins.
+func (c benchCmd) announce(e *env) {
+	if !c.emulated() {
+		fmt.Fprintf(e.out, "place: hw, %s. It is used through DevX; nobody else's queue pairs are touched.\n", c.Device)
+		return
+	}
+	fmt.Fprintf(e.out, "place: emu. Kernel and NIC are emulated inside this process (%s); no hardware is touched.\n", c.Device)
+	if found, err := devx.Devices(); err == nil && len(found) > 0 {
+		var names []string
+		for _, d := range found {
+			names = append(names, d.Name)
+		}
+		fmt.Fprintf(e.out, "This machine has %s. To measure there: make bench DEV=%s\n", strings.Join(names, ", "), names[0])
 	}
 	fmt.Fprintln(e.out)
 }

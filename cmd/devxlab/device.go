@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"text/tabwriter"
+	"slices"
+	"strings"
 
 	"devxlab.example/devx"
 	"devxlab.example/mlx5"
@@ -30,16 +31,24 @@ func (listCmd) Run(e *env) error {
 		fmt.Fprintln(e.out, `no mlx5 device here; "emu:" is the emulated one: devxlab info emu:`)
 		return nil
 	}
-	t := tabwriter.NewWriter(e.out, 2, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "device\tfirmware\tboard\tPCI\tNUMA\tdriver\tports")
+	return e.table(devicesTable(found))
+}
+
+func devicesTable(found []devx.Info) [][]string {
+	rows := [][]string{{"device", "firmware", "board", "PCI", "NUMA", "driver", "ports"}}
 	for _, d := range found {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t", d.Name, d.Firmware, d.BoardID, d.PCI, d.NUMANode, d.Stack)
+		var ports []string
 		for _, p := range d.Ports {
-			fmt.Fprintf(t, "%d %s %s %s  ", p.Number, p.State, p.LinkLayer, p.Netdev)
+			ports = append(ports, words(fmt.Sprint(p.Number), p.State, p.LinkLayer, p.Netdev))
 		}
-		fmt.Fprintln(t)
+		rows = append(rows, []string{d.Name, d.Firmware, d.BoardID, d.PCI, fmt.Sprint(d.NUMANode), d.Stack.String(), strings.Join(ports, ", ")})
 	}
-	return t.Flush()
+	return rows
+}
+
+// words joins those that are not empty.
+func words(s ...string) string {
+	return strings.Join(slices.DeleteFunc(s, func(w string) bool { return w == "" }), " ")
 }
 
 type infoCmd struct {
@@ -64,7 +73,7 @@ type gid struct {
 }
 
 func (c infoCmd) Run(e *env) error {
-	d, err := devx.Open(c.Device)
+	d, err := open(c.Device)
 	if err != nil {
 		return err
 	}
@@ -75,43 +84,41 @@ func (c infoCmd) Run(e *env) error {
 	if e.asJSON {
 		return e.json(r)
 	}
-	t := tabwriter.NewWriter(e.out, 2, 8, 2, ' ', 0)
-	emulated := ""
+	return e.table(r.table(c.All))
+}
+
+// mainCaps are the capabilities that bound what this program does.
+var mainCaps = []string{"log_max_qp", "log_max_qp_sz", "log_max_cq", "log_max_cq_sz", "log_max_pd", "log_max_mkey", "log_max_uctx", "log_max_msg", "log_max_ra_req_qp", "log_max_ra_res_qp"}
+
+func (r deviceReport) table(all bool) [][]string {
+	name, driver := r.Name, words(r.Driver, r.Stack.String())
 	if r.Emulated {
-		emulated = " (emulated inside the process)"
+		name, driver = r.Name+" (emulated inside the process)", "none"
 	}
-	fmt.Fprintf(t, "device\t%s%s\n", r.Name, emulated)
-	fmt.Fprintf(t, "PCI id\t%04x:%04x %s\n", r.VendorID, r.PartID, r.PCI)
-	fmt.Fprintf(t, "firmware\t%s\tboard %s\n", r.Firmware, r.PSID)
-	fmt.Fprintf(t, "driver\t%s %s\n", r.Driver, r.Stack)
+	rows := [][]string{
+		{"device", name},
+		{"PCI id", words(fmt.Sprintf("%04x:%04x", r.VendorID, r.PartID), r.PCI)},
+		{"firmware", r.Firmware, words("board", r.PSID)},
+		{"driver", driver},
+	}
 	for _, p := range r.Ports {
-		fmt.Fprintf(t, "port %d\t%s %s %s %s %s\n", p.Number, p.State, p.PhysState, p.LinkLayer, p.Rate, p.Netdev)
+		rows = append(rows, []string{fmt.Sprintf("port %d", p.Number), words(p.State, p.PhysState, p.LinkLayer, p.Rate, p.Netdev)})
 	}
 	for _, g := range r.GIDs {
-		fmt.Fprintf(t, "GID %d\t%s\t%s %s\n", g.Index, g.GID, g.MAC, g.RoCE)
+		rows = append(rows, []string{fmt.Sprintf("GID %d", g.Index), g.GID, words(g.MAC, g.RoCE)})
 	}
-	main := []string{"log_max_qp", "log_max_qp_sz", "log_max_cq", "log_max_cq_sz", "log_max_pd", "log_max_mkey", "log_max_uctx", "log_max_msg", "log_max_ra_req_qp", "log_max_ra_res_qp"}
 	for _, f := range mlx5.LayoutOf("cmd_hca_cap").Fields {
 		v, ok := r.Capabilities[f.Name]
-		if !ok || !c.All && !contains(main, f.Name) {
+		if !ok || !all && !slices.Contains(mainCaps, f.Name) {
 			continue
 		}
 		note := ""
 		if f.Name == "log_max_qp" && v < 32 {
-			note = fmt.Sprintf("at most %d queue pairs", 1<<v)
+			note = fmt.Sprintf("at most %d queue pairs", uint64(1)<<v)
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\n", f.Name, v, note)
+		rows = append(rows, []string{f.Name, fmt.Sprint(v), note})
 	}
-	return t.Flush()
-}
-
-func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
+	return rows
 }
 
 func report(d *devx.Device) (deviceReport, error) {

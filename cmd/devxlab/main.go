@@ -12,12 +12,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/devx"
-	_ "devxlab.example/emu/uverbs"
+	"devxlab.example/emu/uverbs"
 	"devxlab.example/mlx5"
 )
 
@@ -28,7 +29,7 @@ const (
 	exitUsage       = 2   // the command line
 	exitNoDevice    = 3   // no such device, no permission, no DevX
 	exitRefused     = 4   // the firmware or the kernel refused a command
-	exitInterrupted = 130 // Ctrl-C; what was measured is kept
+	exitInterrupted = 130 // SIGINT or SIGTERM; what was measured is kept
 )
 
 const description = `Experiments with the queue-pair control path of mlx5 (ConnectX) NICs through DevX.
@@ -36,18 +37,19 @@ const description = `Experiments with the queue-pair control path of mlx5 (Conne
 DEVICE is a name that "devxlab list" shows (mlx5_0), or "emu:" for the emulated device inside the process; its options
 stand behind the colon: emu:profile=published,clock=virtual (see package emu/uverbs).
 
-Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no device (or no permission, or no DevX), 4 a command was refused
-by firmware or kernel, 130 interrupted.`
+Exit codes: 0 done; 1 failed; 2 wrong command line, also a value that no queue pair can have, an option that no emulated
+device has, or a text in which nothing is recognised; 3 no device, no permission or no DevX; 4 firmware or kernel refused
+a command; 130 interrupted (Ctrl-C, SIGTERM): bench keeps what it has measured. A second Ctrl-C ends the program at once.`
 
 // cli is the command line.
 type cli struct {
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output format: text or json."`
 
-	List    listCmd    `cmd:"" help:"List the mlx5 devices of this machine."`
+	List    listCmd    `cmd:"" help:"List the mlx5 devices of this machine. None is opened."`
 	Info    infoCmd    `cmd:"" help:"Show what a device is and can do."`
 	QP      qpCmd      `cmd:"" name:"qp" help:"Work with queue pairs."`
 	Explain explainCmd `cmd:"" help:"Say what an error means: a dmesg line, an errno, a status and syndrome, a completion."`
-	Bench   benchCmd   `cmd:"" help:"Run experiments."`
+	Bench   benchCmd   `cmd:"" help:"Run experiments: on the emulated device, or on hardware that is named."`
 }
 
 // env is what every command gets.
@@ -61,6 +63,7 @@ type env struct {
 
 func (e *env) json(v any) error {
 	enc := json.NewEncoder(e.out)
+	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
@@ -88,6 +91,7 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program
 	err = k.Run(&env{ctx: ctx, out: out, err: errOut, in: in, asJSON: c.Output == "json"})
 	if err != nil {
 		fmt.Fprintln(errOut, "devxlab:", err)
@@ -97,13 +101,14 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 
 func exitCode(ctx context.Context, err error) int {
 	var refused *mlx5.CommandError
+	var attr *mlx5.AttrError
 	var usage usageError
 	switch {
 	case ctx.Err() != nil:
 		return exitInterrupted
 	case err == nil:
 		return exitOK
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &attr):
 		return exitUsage
 	case errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),
 		errors.Is(err, devx.ErrNoDevX), errors.Is(err, devx.ErrDeviceGone):
@@ -116,3 +121,20 @@ func exitCode(ctx context.Context, err error) int {
 
 // usageError is a mistake in the arguments that the parser cannot see.
 type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// open opens a device.
+func open(name string, opts ...devx.Option) (*devx.Device, error) {
+	d, err := devx.Open(name, opts...)
+	return d, openError(name, err)
+}
+
+// openError tells apart a device that is not there and an emulated one whose
+// options are wrong: those stand on the command line.
+func openError(name string, err error) error {
+	if err != nil && strings.HasPrefix(name, uverbs.Scheme+":") && exitCode(context.Background(), err) == exitFailed {
+		return usageError{err}
+	}
+	return err
+}

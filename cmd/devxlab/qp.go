@@ -6,7 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"text/tabwriter"
+	"io"
+	"strings"
 	"time"
 
 	"devxlab.example/devx"
@@ -19,115 +20,163 @@ type qpCmd struct {
 }
 
 type qpRTSCmd struct {
-	Device    string `arg:"" help:"Device name."`
+	Device    string `arg:"" help:"Device name. The queue pair is connected to itself and destroyed at the end; nothing is sent."`
 	Transport string `enum:"rc,uc,ud" default:"rc" help:"rc, uc or ud."`
-	MTU       int    `default:"1024" help:"Path MTU in bytes."`
-	Timeout   int    `default:"14" help:"Local ACK time-out: 4.096 µs · 2^n; 14 is 67 ms, 0 is none."`
-	RetryCnt  int    `default:"7" name:"retry-cnt" help:"0 to 7."`
-	RNRRetry  int    `default:"7" name:"rnr-retry" help:"0 to 7; 7 is for ever."`
+	MTU       int    `default:"1024" help:"Path MTU in bytes: 256, 512, 1024, 2048 or 4096 (RC and UC)."`
+	Timeout   int    `default:"14" help:"Local ACK time-out, 0 to 31: 4.096 µs · 2^n; 14 is 67 ms, 0 is none (RC)."`
+	RetryCnt  int    `default:"7" name:"retry-cnt" help:"Retries after a time-out, 0 to 7 (RC)."`
+	RNRRetry  int    `default:"7" name:"rnr-retry" help:"Retries after receiver not ready, 0 to 7; 7 is for ever (RC)."`
 	PSN       int    `default:"0" help:"First packet sequence number, 24 bits."`
-	GID       int    `default:"-1" help:"Index of the own GID; -1: the first RoCE v2 one. The queue pair is addressed to itself."`
+	GID       int    `default:"-1" help:"Index of the own GID; -1: the first RoCE v2 one (RC and UC)."`
 }
 
 // tracedCommand is one firmware command as JSON.
 type tracedCommand struct {
 	Op       string `json:"op"`
 	Opcode   uint16 `json:"opcode"`
-	In       string `json:"in"`
-	Out      string `json:"out"`
+	In       string `json:"in"`  // hexadecimal
+	Out      string `json:"out"` // hexadecimal
 	Status   uint8  `json:"status"`
 	Syndrome uint32 `json:"syndrome"`
 	TookNS   int64  `json:"took_ns"`
 }
 
+// rtsReport is what qp rts prints as JSON.
+type rtsReport struct {
+	Device   string          `json:"device"`
+	Emulated bool            `json:"emulated"` // commands has the kernel's own as well
+	QPN      uint32          `json:"qpn,omitempty"`
+	State    string          `json:"state,omitempty"` // as the firmware has it, at the end
+	Error    string          `json:"error,omitempty"`
+	Commands []tracedCommand `json:"commands"`
+}
+
 func (c qpRTSCmd) Run(e *env) error {
-	var traced []tracedCommand
-	var writeErr error
-	d, err := devx.Open(c.Device, devx.WithTrace(func(in, out []byte, took time.Duration) {
-		if !e.asJSON {
-			writeErr = errors.Join(writeErr, mlx5.WriteDump(e.out, in, out))
-			return
-		}
-		status, syndrome := mlx5.StatusOf(out)
-		op := mlx5.OpOf(in)
-		traced = append(traced, tracedCommand{op.String(), uint16(op), hex.EncodeToString(in), hex.EncodeToString(out), uint8(status), syndrome, took.Nanoseconds()})
-	}))
+	way, err := c.way()
 	if err != nil {
-		return err
+		return usageError{err}
 	}
-	qpn, state, err := c.toRTS(d)
-	if err == nil && !e.asJSON {
-		fmt.Fprintf(e.out, "\nQP %#x of %s is in %v", qpn, d.Name(), state)
-		if d.Info().Emulated {
-			fmt.Fprint(e.out, " (emulated: the kernel's own commands are shown as well)")
-		} else {
-			fmt.Fprint(e.out, " (not shown: the kernel's own commands for the context, user memory and doorbell page)")
+	r := rtsReport{Device: c.Device, Commands: []tracedCommand{}}
+	var writeErr error
+	d, err := open(c.Device, devx.WithTrace(func(in, out []byte, took time.Duration) {
+		if e.asJSON {
+			status, syndrome := mlx5.StatusOf(out)
+			op := mlx5.OpOf(in)
+			r.Commands = append(r.Commands, tracedCommand{op.String(), uint16(op), hex.EncodeToString(in), hex.EncodeToString(out), uint8(status), syndrome, took.Nanoseconds()})
+		} else if writeErr == nil {
+			writeErr = mlx5.WriteDump(e.out, in, out)
 		}
-		fmt.Fprintln(e.out, "\n\nand away again:")
+	}))
+	if err == nil {
+		r.Emulated = d.Info().Emulated
+		var state mlx5.State
+		if r.QPN, state, err = way.walk(d, c.GID); err == nil {
+			r.State = state.String()
+			if !e.asJSON {
+				r.arrived(e.out)
+			}
+		}
+		err = errors.Join(err, d.Close(), writeErr)
 	}
-	err = errors.Join(err, d.Close(), writeErr)
-	if e.asJSON && err == nil {
-		err = e.json(traced)
+	if e.asJSON {
+		if err != nil {
+			r.Error = err.Error()
+		}
+		err = errors.Join(err, e.json(r))
 	}
 	return err
 }
 
-func (c qpRTSCmd) toRTS(d *devx.Device) (uint32, mlx5.State, error) {
-	st := map[string]mlx5.ServiceType{"rc": mlx5.STRC, "uc": mlx5.STUC, "ud": mlx5.STUD}[c.Transport]
+func (r *rtsReport) arrived(w io.Writer) {
+	note := "not shown: the kernel's own commands for the context, user memory and doorbell page"
+	if r.Emulated {
+		note = "emulated: the kernel's own commands are shown as well"
+	}
+	fmt.Fprintf(w, "\nQP %#x of %s is in %s (%s)\n\nand away again:\n", r.QPN, r.Device, r.State, note)
+}
+
+// way is a queue pair's from RESET to RTS.
+type way struct {
+	st   mlx5.ServiceType
+	init mlx5.RST2INIT
+	rtr  mlx5.INIT2RTR // without the address
+	rts  mlx5.RTR2RTS
+}
+
+// way checks what can be checked before the device is touched: whether the
+// values fit into the commands.
+func (c qpRTSCmd) way() (way, error) {
+	w := way{
+		st:   map[string]mlx5.ServiceType{"rc": mlx5.STRC, "uc": mlx5.STUC, "ud": mlx5.STUD}[c.Transport],
+		init: mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0)},
+		rts:  mlx5.RTR2RTS{NextSendPSN: mlx5.Set(c.PSN)},
+	}
 	mtu, err := mlx5.MTUOf(c.MTU)
 	if err != nil {
-		return 0, 0, usageError{err}
+		return w, fmt.Errorf("--mtu: %w", err)
 	}
-	init := mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0)}
-	var rtr mlx5.INIT2RTR
-	rts := mlx5.RTR2RTS{NextSendPSN: mlx5.Set(c.PSN)}
-	switch st {
+	if c.GID < -1 {
+		return w, fmt.Errorf("--gid %d: an index into the GID table, or -1", c.GID)
+	}
+	switch w.st {
 	case mlx5.STUD:
-		init.QKey = mlx5.Set(uint32(0x11111111))
+		w.init.QKey = mlx5.Set(uint32(0x11111111))
+	case mlx5.STUC:
+		w.init.Access = mlx5.Set(mlx5.RemoteWrite)
+		w.rtr = mlx5.INIT2RTR{MTU: mlx5.Set(mtu), NextRcvPSN: mlx5.Set(c.PSN)}
 	default:
-		init.Access = mlx5.Set(mlx5.RemoteWrite)
-		path, err := d.OwnPath(c.GID)
-		if err != nil {
+		w.init.Access = mlx5.Set(mlx5.RemoteWrite | mlx5.RemoteRead)
+		w.rtr = mlx5.INIT2RTR{MTU: mlx5.Set(mtu), NextRcvPSN: mlx5.Set(c.PSN), LogRRAMax: mlx5.Set(0), MinRNRNak: mlx5.Set(12)}
+		w.rts.AckTimeout, w.rts.RetryCount, w.rts.RNRRetry, w.rts.LogSRAMax = mlx5.Set(c.Timeout), mlx5.Set(c.RetryCnt), mlx5.Set(c.RNRRetry), mlx5.Set(0)
+	}
+	var buf [mlx5.TransitionSize]byte
+	if _, err := w.rts.Encode(buf[:], 0, w.st); err != nil {
+		return w, err
+	}
+	return w, nil
+}
+
+// walk makes the queue pair and brings it to RTS.
+func (w way) walk(d *devx.Device, gid int) (qpn uint32, state mlx5.State, err error) {
+	if w.st != mlx5.STUD {
+		if w.rtr.Path, err = d.OwnPath(gid); err != nil {
 			return 0, 0, err
 		}
-		rtr = mlx5.INIT2RTR{MTU: mlx5.Set(mtu), NextRcvPSN: mlx5.Set(c.PSN), Path: path}
 	}
-	if st == mlx5.STRC {
-		init.Access = mlx5.Set(mlx5.RemoteWrite | mlx5.RemoteRead)
-		rtr.LogRRAMax, rtr.MinRNRNak = mlx5.Set(0), mlx5.Set(12)
-		rts.AckTimeout, rts.RetryCount, rts.RNRRetry, rts.LogSRAMax = mlx5.Set(c.Timeout), mlx5.Set(c.RetryCnt), mlx5.Set(c.RNRRetry), mlx5.Set(0)
-	}
-	q, err := d.NewQP(devx.QPConfig{Transport: st})
+	q, err := d.NewQP(devx.QPConfig{Transport: w.st})
 	if err != nil {
 		return 0, 0, err
 	}
-	if st != mlx5.STUD {
-		rtr.RemoteQPN = mlx5.Set(q.Number())
+	qpn = q.Number()
+	if w.st != mlx5.STUD {
+		w.rtr.RemoteQPN = mlx5.Set(qpn)
 	}
-	if err := devx.Modify(q, init); err != nil {
-		return 0, 0, err
+	if err := devx.Modify(q, w.init); err != nil {
+		return qpn, 0, err
 	}
-	if err := devx.Modify(q, rtr); err != nil {
-		return 0, 0, err
+	if err := devx.Modify(q, w.rtr); err != nil {
+		return qpn, 0, err
 	}
-	if err := devx.Modify(q, rts); err != nil {
-		return 0, 0, err
+	if err := devx.Modify(q, w.rts); err != nil {
+		return qpn, 0, err
 	}
-	state, err := q.State()
-	return q.Number(), state, err
+	state, err = q.State()
+	return qpn, state, err
 }
 
 type qpRulesCmd struct{}
 
-func (qpRulesCmd) Run(e *env) error {
-	type rule struct {
-		Op        string   `json:"op"`
-		Transport string   `json:"transport"`
-		From      []string `json:"from"`
-		To        string   `json:"to"`
-		Required  []string `json:"required"`
-		Optional  []string `json:"optional"`
-	}
+// rule is one transition as JSON.
+type rule struct {
+	Op        string   `json:"op"`
+	Transport string   `json:"transport"`
+	From      []string `json:"from"`
+	To        string   `json:"to"`
+	Required  []string `json:"required"`
+	Optional  []string `json:"optional"`
+}
+
+func rules() []rule {
 	names := func(s mlx5.AttrSet) []string {
 		out := []string{}
 		for _, id := range s.IDs() {
@@ -135,7 +184,7 @@ func (qpRulesCmd) Run(e *env) error {
 		}
 		return out
 	}
-	var rules []rule
+	var all []rule
 	for _, op := range mlx5.Transitions() {
 		for _, st := range []mlx5.ServiceType{mlx5.STRC, mlx5.STUC, mlx5.STUD} {
 			r := mlx5.RuleOf(op, st)
@@ -146,30 +195,40 @@ func (qpRulesCmd) Run(e *env) error {
 			if r.From == nil {
 				from = append(from, "any")
 			}
-			rules = append(rules, rule{op.String(), st.String(), from, r.To.String(), names(r.Required), names(r.Optional)})
+			all = append(all, rule{op.String(), st.String(), from, r.To.String(), names(r.Required), names(r.Optional)})
 		}
 	}
-	if e.asJSON {
-		return e.json(rules)
-	}
-	t := tabwriter.NewWriter(e.out, 2, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "transition\ttransport\tfrom\tto\trequired\toptional")
-	for _, r := range rules {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Op, r.Transport, list(r.From), r.To, list(r.Required), list(r.Optional))
-	}
-	return t.Flush()
+	return all
 }
 
-func list(s []string) string {
-	out := ""
-	for i, x := range s {
-		if i > 0 {
-			out += " "
+func (qpRulesCmd) Run(e *env) error {
+	all := rules()
+	if e.asJSON {
+		return e.json(all)
+	}
+	var b strings.Builder
+	b.WriteString("The transitions that DevX lets through, and the attributes that each requires and takes (names of mlx5_ifc.h).\n")
+	last := ""
+	for _, r := range all {
+		if r.Op != last {
+			fmt.Fprintf(&b, "\n%s  %s → %s\n", r.Op, strings.Join(r.From, ", "), r.To)
+			last = r.Op
 		}
-		out += x
+		if len(r.Required)+len(r.Optional) == 0 {
+			fmt.Fprintf(&b, "  %s  no attributes\n", r.Transport)
+			continue
+		}
+		mark := fmt.Sprintf("  %s  ", r.Transport)
+		for _, part := range []struct {
+			what  string
+			names []string
+		}{{"required  ", r.Required}, {"optional  ", r.Optional}} {
+			if len(part.names) > 0 {
+				fill(&b, mark+part.what, part.names)
+				mark = strings.Repeat(" ", len(mark))
+			}
+		}
 	}
-	if out == "" {
-		return "-"
-	}
-	return out
+	_, err := io.WriteString(e.out, b.String())
+	return err
 }

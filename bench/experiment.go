@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"devxlab.example/devx"
+	"devxlab.example/emu/uverbs"
+)
+
+// Experiment answers one question.
+type Experiment struct {
+	Name     string `json:"name"` // "c6"
+	Question string `json:"question"`
+	Default  bool   `json:"default"`  // runs if no experiment is named
+	EmuOnly  bool   `json:"emu_only"` // refuses hardware
+
+	run  func(ctx context.Context, r *Run) error
+	text func(r *Result, p *page)
+
+	// On hardware: how many queue pairs it makes, and what it does with them,
+	// in a sentence.
+	queuePairs int
+	plan       func(r *Run) string
+}
+
+// Experiments returns all of them, in the order in which they run.
+func Experiments() []Experiment { return []Experiment{micro, c6, scale} }
+
+// experiment returns the one of that name; its zero value has none.
+func experiment(name string) Experiment {
+	for _, e := range Experiments() {
+		if e.Name == name {
+			return e
+		}
+	}
+	return Experiment{}
+}
+
+// isEmulated reports whether a name is that of an emulated device.
+func isEmulated(device string) bool { return strings.HasPrefix(device, uverbs.Scheme+":") }
+
+// permille is how much of the queue pairs that a device offers a run on
+// hardware may take.
+const permille = 700
+
+// room reports an error if n queue pairs are too many for a run on hardware.
+func room(d *devx.Device, n int) error {
+	caps, err := d.Caps()
+	if err != nil {
+		return err
+	}
+	if most := 1 << caps.LogMaxQP() * permille / 1000; n > most {
+		return fmt.Errorf("bench: this makes %d queue pairs, and a run on hardware stops at 70 %% of what the device offers: %s has log_max_qp %d, so at most %d",
+			n, d.Name(), caps.LogMaxQP(), most)
+	}
+	return nil
+}
