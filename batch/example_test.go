@@ -13,23 +13,25 @@ import (
 	"devxlab.example/mlx5"
 )
 
+// A hundred RC queue pairs from nothing to RTS, each connected to itself.
 func Example() {
 	d := must(devx.Open("emu:")) // or "mlx5_0"
 	defer d.Close()
 	b := must(batch.New(d, batch.Options{}))
 	defer b.Close()
-	init := mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), QKey: mlx5.Set(0x11111111)}
-	for i := range 100 {
-		qp := must(d.NewQP(devx.QPConfig{Transport: mlx5.STUD}))
-		if err := batch.Add(b, qp, init, uint64(i)); err != nil {
-			log.Fatal(err)
-		}
+	path, set := must(d.OwnPath(-1)), mlx5.Set[int]
+	var eps []batch.Endpoint
+	for range 100 {
+		qp := must(d.NewQP(devx.QPConfig{}))
+		eps = append(eps, batch.Endpoint{QP: qp,
+			INIT: mlx5.RST2INIT{Port: set(1), PkeyIndex: set(0), Access: mlx5.Set(mlx5.RemoteWrite)},
+			RTR:  mlx5.INIT2RTR{MTU: mlx5.Set(mlx5.MTU1024), RemoteQPN: mlx5.Set(qp.Number()), NextRcvPSN: set(0), LogRRAMax: set(0), MinRNRNak: set(12), Path: path},
+			RTS:  mlx5.RTR2RTS{AckTimeout: set(14), RetryCount: set(7), RNRRetry: set(7), NextSendPSN: set(0), LogSRAMax: set(0)},
+		})
 	}
-	if err := b.Run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(b.Len(), "queue pairs are in INIT")
-	// Output: 100 queue pairs are in INIT
+	reached := must(b.ToRTS(context.Background(), eps))
+	fmt.Println(len(reached), "queue pairs; the last is in", reached[99].State, reached[99].Err)
+	// Output: 100 queue pairs; the last is in RTS <nil>
 }
 
 func must[T any](v T, err error) T {

@@ -79,3 +79,20 @@ func TestImportFromAnotherModule(t *testing.T) {
 		t.Error("go list does not list batch")
 	}
 }
+
+// README's program is the package's example.
+func TestREADMEProgram(t *testing.T) {
+	example, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, _ := strings.Cut(string(example), "func Example() {\n")
+	body, _, _ = strings.Cut(body, "\t// Output:")
+	if body == "" || !strings.Contains(string(readme), body) {
+		t.Errorf("README.md does not have the example's body:\n%s", body)
+	}
+}
