@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"devxlab.example/emu/uverbs/leaktest"
+	"devxlab.example/internal/leaktest"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

@@ -12,7 +12,7 @@ import (
 
 	"devxlab.example/devx"
 	"devxlab.example/emu/uverbs"
-	"devxlab.example/emu/uverbs/leaktest"
+	"devxlab.example/internal/leaktest"
 	"devxlab.example/mlx5"
 )
 

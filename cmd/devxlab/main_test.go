@@ -20,7 +20,7 @@ import (
 
 	"devxlab.example/devx"
 	"devxlab.example/emu/fw"
-	"devxlab.example/emu/uverbs/leaktest"
+	"devxlab.example/internal/leaktest"
 	"devxlab.example/mlx5"
 )
 

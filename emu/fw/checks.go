@@ -103,7 +103,7 @@ var checks = [numChecks]Check{
 	badST:           {Refuses: "a service type that the device does not offer", Status: mlx5.StatusBadParam, Evidence: "status text"},
 	badRQType:       {Refuses: "a receive queue type that does not exist", Status: mlx5.StatusBadParam, Evidence: "status text"},
 	badMTU:          {Refuses: "a path MTU other than 1 to 5", Status: mlx5.StatusBadParam, Evidence: "driver, qp.c: IB_MTU_256 to IB_MTU_4096 are passed on as they are"},
-	badPort:         {Refuses: "a port other than 1 to num_ports", Status: mlx5.StatusBadParam, Evidence: "reported for RST2INIT, syndrome 0x177405"},
+	badPort:         {Refuses: "a port other than 1 to num_ports", Status: mlx5.StatusBadParam, Evidence: "reported for RST2INIT, syndrome 0x177405; assumed for INIT2INIT and INIT2RTR"},
 	badPkeyIndex:    {Refuses: "a P_Key index other than 0: the table of an Ethernet port has one entry", Status: mlx5.StatusIX, Evidence: "assumed"},
 	badSrcAddrIndex: {Refuses: "a GID index outside the RoCE address table", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badCQSize:       {Refuses: "a completion queue larger than log_max_cq_sz", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},

@@ -136,6 +136,9 @@ var refusals = []refusal{
 	{badPort, mlx5.StatusBadParam, "INIT2INIT, 2", func(r *rig) []byte {
 		return r.modifyWith(mlx5.OpINIT2INIT, mlx5.OptParPriPort, func(q mlx5.QPC) { q.PrimaryAddressPath().SetVHCAPortNum(2) })
 	}},
+	{badPort, mlx5.StatusBadParam, "INIT2RTR, 0", func(r *rig) []byte {
+		return r.modifyWith(mlx5.OpINIT2RTR, 0, func(q mlx5.QPC) { q.PrimaryAddressPath().SetVHCAPortNum(0) })
+	}},
 	{badPkeyIndex, mlx5.StatusIX, "RST2INIT", func(r *rig) []byte {
 		return r.modifyWith(mlx5.OpRST2INIT, 0, func(q mlx5.QPC) { q.PrimaryAddressPath().SetPkeyIndex(1) })
 	}},

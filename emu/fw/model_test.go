@@ -544,10 +544,9 @@ func (m *model) modify(t *rapid.T) {
 	}
 	if op == mlx5.OpINIT2RTR && o.st != 2 { // fields without a name, and those of 128 bits
 		ads := mlx5.QPC(o.context).PrimaryAddressPath()
-		pkey, port, timeout := ads.PkeyIndex(), ads.VHCAPortNum(), ads.AckTimeout()
+		pkey, timeout := ads.PkeyIndex(), ads.AckTimeout()
 		copy(ads, mlx5.RST2INITQPIn(in).QPC().PrimaryAddressPath())
 		ads.SetPkeyIndex(pkey)
-		ads.SetVHCAPortNum(port)
 		ads.SetAckTimeout(timeout)
 	}
 	for _, name := range taken {

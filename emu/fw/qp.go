@@ -236,13 +236,12 @@ func merge(rule *mlx5.Rule, dst, src mlx5.QPC, take mlx5.OptPar) {
 	}
 }
 
-// mergePath takes over an address vector; P_Key index, port and ACK time-out
-// stand in it but are attributes of their own.
+// mergePath takes over an address vector; P_Key index and ACK time-out stand in
+// it but are attributes of their own.
 func mergePath(to, from mlx5.ADS) {
-	pkey, port, timeout := to.PkeyIndex(), to.VHCAPortNum(), to.AckTimeout()
+	pkey, timeout := to.PkeyIndex(), to.AckTimeout()
 	copy(to, from)
 	to.SetPkeyIndex(pkey)
-	to.SetVHCAPortNum(port)
 	to.SetAckTimeout(timeout)
 }
 

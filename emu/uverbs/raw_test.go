@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/devx/abi"
-	"devxlab.example/emu/uverbs/leaktest"
+	"devxlab.example/internal/leaktest"
 	"devxlab.example/internal/usermem"
 	"devxlab.example/mlx5"
 )

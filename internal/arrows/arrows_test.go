@@ -19,6 +19,7 @@ var may = map[string][]string{
 	"internal/headergen/cmd": {"internal/headergen"},
 	"internal/require":       {},
 	"internal/usermem":       {},
+	"internal/leaktest":      {"internal/usermem"},
 	"internal/arrows":        {},
 	"mlx5":                   {},
 	"mlx5/explain":           {"mlx5"},
