@@ -108,7 +108,7 @@ func TestAddRefuses(t *testing.T) {
 
 	var attr *mlx5.AttrError
 	err = batch.Add(b, q, mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0)}, 0)
-	text(t, err, "mlx5: RST2INIT_QP of a RC QP: rre/rwe/rae is missing (ibv_modify_qp: IBV_QP_ACCESS_FLAGS); required: pkey_index vhca_port_num rre/rwe/rae")
+	text(t, err, "mlx5: RST2INIT_QP (RC): rre/rwe/rae is missing (ibv_modify_qp: IBV_QP_ACCESS_FLAGS); required: pkey_index vhca_port_num rre/rwe/rae")
 	if !errors.As(err, &attr) || attr.Attr != mlx5.AttrAccess {
 		t.Errorf("%#v", err)
 	}

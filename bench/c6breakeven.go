@@ -119,16 +119,15 @@ func groupTime(ctx context.Context, cost time.Duration, threads int) (took time.
 // c6EmuVerdict is the answer in emu, where it can only be a condition.
 func c6EmuVerdict(points []BreakEven) Verdict {
 	v := Verdict{Claim: "C6", Answer: NotDecidable, Why: "It depends on how many commands the firmware executes at once, which no emulated device can know."}
+	// The longest commands, for all of which there is a break-even.
+	from := len(points)
 	most := 0
-	for _, b := range points {
-		if b.P == 0 {
-			most = 0
-			break
-		}
-		most = max(most, b.P)
+	for from > 0 && points[from-1].P > 0 {
+		from--
+		most = max(most, points[from].P)
 	}
 	if most > 0 {
-		v.Why += fmt.Sprintf(" With %d or more, a batch is faster at every command time above.", most)
+		v.Why += fmt.Sprintf(" Break-even: with %d or more, a batch is faster for commands of %v and longer.", most, points[from].Command)
 	}
 	v.Why += " A device decides it: make bench DEV=mlx5_0."
 	return v

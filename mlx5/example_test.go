@@ -41,5 +41,5 @@ func Example() {
 	//   in    …     (zero)
 	//   in  0x100  00000000 00000000 00000000 00000000
 	//       opcode=0x504 qpn=0x40121 qpc.primary_address_path.ack_timeout=0xe qpc.log_sra_max=0x4 qpc.retry_count=0x7 qpc.rnr_retry=0x7 qpc.next_send_psn=0x123456
-	// mlx5: RTR2RTS_QP of a RC QP: retry_count 15 is out of range: 0 to 7
+	// mlx5: RTR2RTS_QP (RC): retry_count 15 is out of range: 0 to 7
 }

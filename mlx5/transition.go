@@ -33,7 +33,7 @@ type AttrError struct {
 }
 
 func (e *AttrError) Error() string {
-	return fmt.Sprintf("mlx5: %s of a %s QP: %s %s", e.Op, e.ST, e.Attr, e.Reason)
+	return fmt.Sprintf("mlx5: %s (%s): %s %s", e.Op, e.ST, e.Attr, e.Reason)
 }
 
 // Path is the address vector of a connected queue pair. On an Ethernet port
@@ -162,7 +162,7 @@ func newEncoder(dst []byte, op Op, qpn uint32, st ServiceType) encoder {
 	e := encoder{rule: RuleOf(op, st)}
 	switch {
 	case e.rule == nil:
-		e.err = fmt.Errorf("mlx5: no %s for a %s QP: RC, UC and UD are supported", op, st)
+		e.err = fmt.Errorf("mlx5: no %s for %s: RC, UC and UD QPs are supported", op, st)
 	case len(dst) < TransitionSize:
 		e.err = fmt.Errorf("mlx5: %s needs a buffer of %d bytes, not %d", op, TransitionSize, len(dst))
 	case qpn > 1<<24-1:

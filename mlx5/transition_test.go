@@ -128,7 +128,7 @@ func (x expected) good() reflect.Value {
 	return t
 }
 
-func (x expected) String() string { return fmt.Sprintf("%s of a %s QP", x.op, x.st) }
+func (x expected) String() string { return fmt.Sprintf("%s (%s)", x.op, x.st) }
 
 // encode calls Encode and checks what holds for every call: a failure returns 0
 // and leaves the buffer zero.
@@ -410,12 +410,12 @@ func TestOutOfRange(t *testing.T) {
 		{init(func(r *RST2INIT) { r.LAGTXAffinity = Set(16) }), "lag_tx_port_affinity 16 is out of range: 0 to 15"},
 	} {
 		_, err := encode(t, c.tr, 1, STRC)
-		if want := fmt.Sprintf("mlx5: %s of a RC QP: %s", c.tr.Op(), c.want); err == nil || err.Error() != want {
+		if want := fmt.Sprintf("mlx5: %s (RC): %s", c.tr.Op(), c.want); err == nil || err.Error() != want {
 			t.Errorf("got %v\nwant %s", err, want)
 		}
 	}
 	_, err := encode(t, RTS2RTS{QKey: Set(int64(1) << 32)}, 1, STUD)
-	if want := "mlx5: RTS2RTS_QP of a UD QP: q_key 4294967296 is out of range: 0 to 4294967295"; err == nil || err.Error() != want {
+	if want := "mlx5: RTS2RTS_QP (UD): q_key 4294967296 is out of range: 0 to 4294967295"; err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 }
@@ -445,12 +445,12 @@ func TestPathAndTransport(t *testing.T) {
 		{RTR2RTS{NextSendPSN: Set(0), RetryCount: Set(0)}, STUD, "retry_count does not apply; it takes: next_send_psn q_key"},
 	} {
 		_, err := encode(t, c.tr, 1, c.st)
-		if want := fmt.Sprintf("mlx5: %s of a %s QP: %s", c.tr.Op(), c.st, c.want); err == nil || err.Error() != want {
+		if want := fmt.Sprintf("mlx5: %s (%s): %s", c.tr.Op(), c.st, c.want); err == nil || err.Error() != want {
 			t.Errorf("got %v\nwant %s", err, want)
 		}
 	}
 	_, err := encode(t, RTR2RTS{RetryCount: Set(7), RNRRetry: Set(7), NextSendPSN: Set(0), LogSRAMax: Set(0)}, 1, STRC)
-	if want := "mlx5: RTR2RTS_QP of a RC QP: ack_timeout is missing (ibv_modify_qp: IBV_QP_TIMEOUT); required: ack_timeout log_sra_max retry_count rnr_retry next_send_psn"; err == nil || err.Error() != want {
+	if want := "mlx5: RTR2RTS_QP (RC): ack_timeout is missing (ibv_modify_qp: IBV_QP_TIMEOUT); required: ack_timeout log_sra_max retry_count rnr_retry next_send_psn"; err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 }
@@ -475,7 +475,7 @@ func TestEncodeRefuses(t *testing.T) {
 		}
 		for st := STXRC; st != 0; st++ { // up to 255
 			_, err = encode(t, tr, 1, st)
-			if want := fmt.Sprintf("mlx5: no %s for a %s QP: RC, UC and UD are supported", x.op, st); err == nil || err.Error() != want {
+			if want := fmt.Sprintf("mlx5: no %s for %s: RC, UC and UD QPs are supported", x.op, st); err == nil || err.Error() != want {
 				t.Fatalf("st %d: %v, want %s", st, err, want)
 			}
 		}

@@ -85,7 +85,7 @@ func TestCommands(t *testing.T) {
 
 		{args: []string{"qp", "rules"}, code: 0, out: []string{"RTR2RTS_QP  RTR → RTS", "ack_timeout", "2RST_QP  any → RST", "no attributes"}},
 		{args: []string{"qp", "rts", "emu:"}, code: 0, out: []string{"QP 0x40 of emu: is in RTS", "the kernel's own commands are shown", "and away again:", "DESTROY_QP(0x501)"}},
-		{args: []string{"qp", "rts", "emu:", "--retry-cnt", "15"}, code: 2, err: []string{"RTR2RTS_QP of a RC QP: retry_count 15 is out of range: 0 to 7"}},
+		{args: []string{"qp", "rts", "emu:", "--retry-cnt", "15"}, code: 2, err: []string{"RTR2RTS_QP (RC): retry_count 15 is out of range: 0 to 7"}},
 		{args: []string{"qp", "rts", "emu:", "--rnr-retry", "8"}, code: 2, err: []string{"rnr_retry 8"}},
 		{args: []string{"qp", "rts", "emu:", "--timeout", "32"}, code: 2, err: []string{"ack_timeout 32"}},
 		{args: []string{"qp", "rts", "emu:", "--psn", "16777216"}, code: 2, err: []string{"next_send_psn 16777216"}},
