@@ -72,9 +72,9 @@ func TestC6EmuVerdict(t *testing.T) {
 		points []BreakEven
 		want   string
 	}{
-		{[]BreakEven{{Command: 5000, P: 2}, {Command: 50000, P: 3}}, "It depends on how many commands the firmware executes at once, which no emulated device can know. Break-even: with 3 or more, a batch is faster for commands of 5µs and longer. A device decides it: make bench DEV=mlx5_0."},
-		{[]BreakEven{{Command: 500, P: 0}, {Command: 5000, P: 2}}, "It depends on how many commands the firmware executes at once, which no emulated device can know. Break-even: with 2 or more, a batch is faster for commands of 5µs and longer. A device decides it: make bench DEV=mlx5_0."},
-		{[]BreakEven{{Command: 500, P: 4}, {Command: 5000, P: 0}}, "It depends on how many commands the firmware executes at once, which no emulated device can know. A device decides it: make bench DEV=mlx5_0."},
+		{[]BreakEven{{Command: 5000, P: 2, PAgainst: 2}, {Command: 50000, P: 2, PAgainst: 3}}, "It depends on how many commands the firmware executes at once, which no emulated device can know. Break-even: with 3 or more, a batch is faster for commands of 5µs and longer. A device decides it: make bench DEV=mlx5_0."},
+		{[]BreakEven{{Command: 500, P: 5}, {Command: 5000, P: 2, PAgainst: 2}}, "It depends on how many commands the firmware executes at once, which no emulated device can know. Break-even: with 2 or more, a batch is faster for commands of 5µs and longer. A device decides it: make bench DEV=mlx5_0."},
+		{[]BreakEven{{Command: 500, P: 4, PAgainst: 4}, {Command: 5000, P: 2}}, "It depends on how many commands the firmware executes at once, which no emulated device can know. A device decides it: make bench DEV=mlx5_0."},
 		{nil, "It depends on how many commands the firmware executes at once, which no emulated device can know. A device decides it: make bench DEV=mlx5_0."},
 	} {
 		if v := c6EmuVerdict(c.points); v.Answer != NotDecidable || v.Claim != "C6" || v.Why != c.want {

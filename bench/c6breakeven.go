@@ -119,12 +119,13 @@ func groupTime(ctx context.Context, cost time.Duration, threads int) (took time.
 // c6EmuVerdict is the answer in emu, where it can only be a condition.
 func c6EmuVerdict(points []BreakEven) Verdict {
 	v := Verdict{Claim: "C6", Answer: NotDecidable, Why: "It depends on how many commands the firmware executes at once, which no emulated device can know."}
-	// The longest commands, for all of which there is a break-even.
+	// The longest commands, for all of which there is a break-even, also with
+	// the own costs that speak against the batch.
 	from := len(points)
 	most := 0
-	for from > 0 && points[from-1].P > 0 {
+	for from > 0 && points[from-1].PAgainst > 0 {
 		from--
-		most = max(most, points[from].P)
+		most = max(most, points[from].P, points[from].PAgainst)
 	}
 	if most > 0 {
 		v.Why += fmt.Sprintf(" Break-even: with %d or more, a batch is faster for commands of %v and longer.", most, points[from].Command)
