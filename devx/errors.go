@@ -46,7 +46,7 @@ func contextError(name string, err, plain unix.Errno) error {
 	case err == unix.EPROTONOSUPPORT || err == unix.ENOTTY:
 		return fmt.Errorf("devx: %s: %w: the file knows no ioctl that opens a context (%w); it came with Linux 5.6, and a uverbs node has it", name, ErrNoDevX, err)
 	case plain == 0:
-		return fmt.Errorf("devx: %s: %w: a context opens without it, but not with it (%w); the firmware needs log_max_uctx > 0 (ConnectX-4 Lx and older have none), and a free user context", name, ErrNoDevX, err)
+		return fmt.Errorf("devx: %s: %w: a context opens without it, but not with it (%w); the firmware needs log_max_uctx > 0, and a free user context", name, ErrNoDevX, err)
 	case err == unix.EIO || err == unix.ENXIO || err == unix.ENODEV:
 		return goneError(name, err)
 	case err == unix.ENOMEM:
