@@ -6,7 +6,7 @@
 # make lint    gofmt, vet, staticcheck, govulncheck
 # make race    the tests under the race detector, and with a collector that runs
 #              all the time (needs a C compiler)
-# make fuzz    every fuzz target for FUZZTIME
+# make fuzz    every fuzz target for FUZZTIME: executions (20000x), or a time (30s)
 # make cross   builds for linux/amd64 and linux/arm64
 # make generate   makes the generated files again from the installed kernel headers
 # make module PATH=example.org/devxlab   renames the module
@@ -14,7 +14,7 @@
 GO      ?= go
 NEED    := 1.26
 DEV     ?=
-FUZZTIME ?= 10s
+FUZZTIME ?= 20000x
 export CGO_ENABLED ?= 0
 
 COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shell git diff --quiet HEAD 2>/dev/null || echo +changes)
@@ -60,7 +60,7 @@ fuzz: gocheck
 	for dir in $$dirs; do \
 	  for target in $$(cat "$$dir"/*_test.go 2>/dev/null | sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p'); do \
 	    echo "fuzz $$target in $$dir"; n=$$((n+1)); \
-	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$dir" || exit 1; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "$$dir" || exit 1; \
 	  done; \
 	done; \
 	test $$n -gt 0 || { echo "no fuzz target found"; exit 1; }
