@@ -34,7 +34,7 @@ gocheck:
 	echo "devxlab needs Go $(NEED) or newer and found $$have: install it from https://go.dev/dl/ (Debian 12's package is too old)"; exit 1; fi
 
 bench: gocheck
-	@echo "devxlab bench: place: $(if $(DEV),hw; device $(DEV), emu; the device is emulated inside the process and no hardware is touched)"
+	@echo "devxlab bench: place: $(if $(DEV),hw; device $(DEV),emu; the device is emulated inside the process and no hardware is touched)"
 	@echo "building; on a new machine this fetches the modules first, about half a minute"
 	@DEV=$(or $(DEV),emu:) $(GO) run -ldflags "$(LDFLAGS)" ./cmd/devxlab bench $(BENCHFLAGS)
 
