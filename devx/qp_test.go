@@ -269,9 +269,6 @@ func TestQPMemoryIsOwn(t *testing.T) {
 
 // Registrations of user memory grow with the memory, not with the queue pairs.
 func TestManyQPsFewRegistrations(t *testing.T) {
-	if testing.Short() {
-		t.Skip("makes 60,000 queue pairs")
-	}
 	d := open(t, name(t))
 	hca := emulated(t, d).HCA()
 	before := hca.Stats().Commands
