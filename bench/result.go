@@ -6,18 +6,26 @@ import (
 	"encoding/json"
 	"math"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
+
+// Format is in every result file: what it is, and the version of its layout.
+const Format = "devxlab-result-1"
 
 // Result is everything that an experiment found.
 type Result struct {
+	Format      string        `json:"format"` // Format
 	Experiment  string        `json:"experiment"`
 	Question    string        `json:"question"`
 	Method      string        `json:"method"`
 	Params      Params        `json:"params"`
 	Provenance  Provenance    `json:"provenance"`
+	Command     string        `json:"command"` // that runs the experiment again
 	Verdicts    []Verdict     `json:"verdicts"`
 	Series      []Series      `json:"series"`
 	Comparisons []Comparison  `json:"comparisons"`
+	Sweeps      []Sweep       `json:"sweeps,omitempty"`
 	BreakEven   []BreakEven   `json:"break_even,omitempty"`
 	Memory      *Memory       `json:"memory,omitempty"`
 	Findings    []string      `json:"findings"`
@@ -41,6 +49,35 @@ type Series struct {
 	Void       string  `json:"void,omitempty"`      // why it must not be used
 	Samples    Samples `json:"samples_ns"`          // nanoseconds for one operation
 	Summary    Summary `json:"summary"`
+
+	// Where every operation was timed by itself: their distribution, of which
+	// Summary is then made. It is kept as an HDR log in NAME.hlog, under the tag
+	// Log, and not in the JSON.
+	Log       string                  `json:"log,omitempty"`
+	Histogram *hdrhistogram.Histogram `json:"-"` // in nanoseconds
+}
+
+// Sweep is a quantity against a parameter.
+type Sweep struct {
+	Name   string  `json:"name"`
+	What   string  `json:"what"`           // the quantity, in words; it is in nanoseconds
+	X      string  `json:"x"`              // the parameter, in words
+	Log    bool    `json:"log"`            // it rises by factors
+	Device string  `json:"device"`         // where it was taken
+	Points []Point `json:"points"`         // by rising X
+	Knee   *Knee   `json:"knee,omitempty"` // nil: nobody looked for one
+	Void   string  `json:"void,omitempty"` // why it must not be used
+}
+
+// Point is a point of a sweep: the median of the samples there, and the
+// interval that covers it with 95 % confidence.
+type Point struct {
+	X      float64 `json:"x"`
+	N      int     `json:"n"`
+	Median Float   `json:"median_ns"`
+	Low    Float   `json:"low_ns"`
+	High   Float   `json:"high_ns"`
+	Void   string  `json:"void,omitempty"` // why it must not be used
 }
 
 // Comparison is a ratio of two series.
@@ -54,15 +91,17 @@ type Comparison struct {
 // Verdict says what holds.
 type Verdict struct {
 	Claim  string `json:"claim"`
-	Answer string `json:"answer"` // Supported, Refuted or NotDecidable
+	Answer string `json:"answer"` // Supported, Refuted, OnlyBreakEven or NotDecidable
 	Why    string `json:"why"`
+	Where  string `json:"where,omitempty"` // what can decide it: a command
 }
 
 // Answers of a verdict.
 const (
-	Supported    = "supported"
-	Refuted      = "refuted"
-	NotDecidable = "not decidable here"
+	Supported     = "supported"
+	Refuted       = "refuted"
+	OnlyBreakEven = "break-even" // not decidable here, but what it depends on is: Why says from where on it holds
+	NotDecidable  = "not decidable here"
 )
 
 // SeriesOf returns the named series, or nil.

@@ -163,7 +163,7 @@ func (r *Run) inspect(e Experiment) error {
 	if r.asHardware {
 		p.Place, p.Profile = PlaceHW, ""
 	}
-	r.Result = Result{Experiment: e.Name, Question: e.Question, Params: Params{}, Started: time.Now(), Provenance: p}
+	r.Result = Result{Format: Format, Experiment: e.Name, Question: e.Question, Params: Params{}, Started: time.Now(), Provenance: p}
 	if !r.emulated() {
 		err = room(d, e.queuePairs)
 	}
