@@ -49,12 +49,16 @@ type Options struct {
 	StopOnError bool     // send nothing more once an entry is failed, unknown or not sendable
 	Strategy    Strategy // how a group is carried to the device; nil: Parallel of Depth
 
-	// OnWait is called, on a goroutine of its own, if Run's context ends while
-	// commands are in flight: Run waits for them, since a firmware command
-	// cannot be recalled. One that hangs holds its caller until the driver gives
-	// up, up to 65 s. Run does not return before OnWait has; it must not call
-	// the batch.
+	// OnWait is called if Run's context ends while commands are in flight, on a
+	// goroutine of its own, and by Close if there are any: both wait for them,
+	// since a firmware command cannot be recalled. One that hangs holds its
+	// caller until the driver gives up, up to 65 s. Neither returns before OnWait
+	// has; it must not call the batch.
 	OnWait func(inFlight int)
+
+	// Announced says that the goroutine which calls Run is announced to the
+	// device's clock (devx.Device.Busy). It matters only where that is virtual.
+	Announced bool
 }
 
 // Batch collects transitions and runs them. Close may be called at any time;
@@ -315,7 +319,9 @@ func (b *Batch) Close() error {
 	if b.closed.Swap(true) {
 		return nil
 	}
-	b.group.gate.shut(byClose)
+	if n := b.group.gate.shut(byClose); n > 0 && b.o.OnWait != nil {
+		b.o.OnWait(n)
+	}
 	b.running.Lock()
 	defer b.running.Unlock()
 	if b.watch != nil {

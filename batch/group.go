@@ -49,6 +49,9 @@ func (g *Group) open() bool {
 	return g.gate.why() == 0
 }
 
+// announced reports whether who calls Carry is announced to the device's clock.
+func (g *Group) announced() bool { return g.b.o.Announced }
+
 // Chains returns the number of chains.
 func (g *Group) Chains() int { return len(g.heads) }
 

@@ -48,17 +48,21 @@ type serialCarrier struct {
 }
 
 func (c *serialCarrier) Carry(g *Group) {
-	c.d.Busy(1)
+	if !g.announced() {
+		c.d.Busy(1)
+		defer c.d.Busy(-1)
+	}
 	for i := range g.heads {
 		g.Send(i, c.s)
 	}
-	c.d.Busy(-1)
 }
 
 func (c *serialCarrier) Close() error { return c.s.Close() }
 
-// Parallel carries up to depth transitions at once, 1 to 64, each from a
-// goroutine and buffers of its own that live as long as the batch.
+// Parallel carries up to depth transitions at once, 1 to 64: one from the
+// goroutine that calls Run, which so needs no other to be woken for a single
+// transition, and the rest each from a goroutine of its own. Goroutines and
+// buffers live as long as the batch.
 func Parallel(depth int) Strategy { return parallel{depth} }
 
 type parallel struct{ depth int }
@@ -70,10 +74,14 @@ func (p parallel) Start(d *devx.Device) (Carrier, error) {
 		return nil, fmt.Errorf("depth %d is out of range: 1 to %d", p.depth, MaxDepth)
 	}
 	c := &parallelCarrier{d: d, done: make(chan struct{}, 1)}
-	for range p.depth {
+	for i := range p.depth {
 		s, err := d.NewSubmitter()
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
+		}
+		if i == 0 {
+			c.own = s
+			continue
 		}
 		w := &worker{c: c, s: s, wake: make(chan *Group, 1), gone: make(chan struct{})}
 		c.workers = append(c.workers, w)
@@ -84,8 +92,9 @@ func (p parallel) Start(d *devx.Device) (Carrier, error) {
 
 type parallelCarrier struct {
 	d       *devx.Device
+	own     *devx.Submitter // of the goroutine that calls Carry
 	workers []*worker
-	next    atomic.Int64 // chain that the next free worker takes
+	next    atomic.Int64 // chain that whoever is free takes next
 	active  atomic.Int64
 	done    chan struct{}
 }
@@ -100,29 +109,49 @@ type worker struct {
 func (w *worker) run() {
 	defer close(w.gone)
 	for g := range w.wake {
-		for {
-			i := int(w.c.next.Add(1)) - 1
-			if i >= len(g.heads) {
-				break
-			}
-			g.Send(i, w.s)
+		if !w.c.carry(g, w.s) {
+			w.c.d.Busy(-1)
+			continue
 		}
-		w.c.d.Busy(-1)
-		if w.c.active.Add(-1) == 0 {
-			w.c.done <- struct{}{}
+		// The last one: who called Carry waits, and if it was announced before, is
+		// so again.
+		if !g.announced() {
+			w.c.d.Busy(-1)
 		}
+		w.c.done <- struct{}{}
+	}
+}
+
+// carry sends chains until none is left, and reports whether it is the last one
+// to find none.
+func (c *parallelCarrier) carry(g *Group, s *devx.Submitter) (last bool) {
+	for {
+		i := int(c.next.Add(1)) - 1
+		if i >= len(g.heads) {
+			return c.active.Add(-1) == 0
+		}
+		g.Send(i, s)
 	}
 }
 
 func (c *parallelCarrier) Carry(g *Group) {
-	n := min(len(c.workers), len(g.heads))
+	n := min(1+len(c.workers), len(g.heads))
 	c.next.Store(0)
 	c.active.Store(int64(n))
-	c.d.Busy(n)
-	for _, w := range c.workers[:n] {
+	if g.announced() {
+		c.d.Busy(n - 1)
+	} else {
+		c.d.Busy(n)
+	}
+	for _, w := range c.workers[:n-1] {
 		w.wake <- g
 	}
-	<-c.done
+	if !c.carry(g, c.own) {
+		c.d.Busy(-1)
+		<-c.done
+	} else if !g.announced() {
+		c.d.Busy(-1)
+	}
 }
 
 func (c *parallelCarrier) Close() error {
@@ -131,6 +160,9 @@ func (c *parallelCarrier) Close() error {
 		close(w.wake)
 		<-w.gone
 		errs = append(errs, w.s.Close())
+	}
+	if c.own != nil {
+		errs = append(errs, c.own.Close())
 	}
 	return errors.Join(errs...)
 }

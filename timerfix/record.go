@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package timerfix
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"devxlab.example/devx"
+	"devxlab.example/mlx5"
+)
+
+// record is the command of a deferred transition. It was encoded when it was
+// deferred, so that a bad attribute fails there; of its 272 bytes few words are
+// not zero, and only those are kept.
+type record struct {
+	qp    *devx.QP
+	mask  [3]uint32
+	words [maxWords]uint32
+}
+
+// head is what is looked at to find out what a record is. Heads lie together:
+// whoever looks at many, or at any one, meets fewer cache lines.
+type head struct {
+	seq   uint32 // of the ticket: another one means that the record is somebody else's by now
+	n     uint16 // length of the command
+	state state
+	more  bool // the command has more words: they are in slab.long
+}
+
+// maxWords is what the transitions of package mlx5 need: INIT2RTR with every
+// attribute has 18 words that are not zero.
+const maxWords = 18
+
+type state uint8
+
+const (
+	free    state = iota
+	pending       // in the queue
+	sending       // in the batch
+	ended         // its result is kept for Wait
+)
+
+// slab has the records, in chunks that stay where they are.
+type slab struct {
+	chunks []*struct {
+		heads   [chunk]head
+		records [chunk]record
+	}
+	free []uint32
+	used uint32
+	long map[uint32][]byte
+}
+
+const chunk = 1024
+
+func (s *slab) head(idx uint32) *head { return &s.chunks[idx/chunk].heads[idx%chunk] }
+
+func (s *slab) record(idx uint32) *record { return &s.chunks[idx/chunk].records[idx%chunk] }
+
+// take returns a free record.
+func (s *slab) take() uint32 {
+	if n := len(s.free); n > 0 {
+		idx := s.free[n-1]
+		s.free = s.free[:n-1]
+		return idx
+	}
+	if s.used%chunk == 0 {
+		s.chunks = append(s.chunks, new(struct {
+			heads   [chunk]head
+			records [chunk]record
+		}))
+	}
+	s.used++
+	return s.used - 1
+}
+
+func (s *slab) put(idx uint32) {
+	h := s.head(idx)
+	if h.more {
+		delete(s.long, idx)
+	}
+	h.state, h.more = free, false
+	s.record(idx).qp = nil // it keeps no queue pair alive
+	s.free = append(s.free, idx)
+}
+
+// has reports whether an item of the queue is still a pending transition: it may
+// be cancelled, and its record somebody else's.
+func (s *slab) has(x item) bool {
+	h := s.head(x.idx)
+	return h.seq == x.seq && h.state == pending
+}
+
+// pack keeps a command.
+func (s *slab) pack(idx uint32, cmd []byte) {
+	h, r := s.head(idx), s.record(idx)
+	h.n = uint16(len(cmd))
+	r.mask = [3]uint32{}
+	k := 0
+	for i := 0; i < len(cmd); i += 4 {
+		var w uint32
+		if i+4 <= len(cmd) {
+			if w = binary.NativeEndian.Uint32(cmd[i:]); w == 0 {
+				continue
+			}
+		}
+		if k == maxWords || i+4 > len(cmd) {
+			if s.long == nil {
+				s.long = map[uint32][]byte{}
+			}
+			h.more = true
+			s.long[idx] = append([]byte(nil), cmd...)
+			return
+		}
+		r.words[k] = w
+		k++
+		r.mask[i/4/32] |= 1 << (i / 4 % 32)
+	}
+}
+
+// packed is a kept command as a transition, for batch.Add.
+type packed struct {
+	r    *record
+	n    int
+	long []byte // in the place of the record's words
+}
+
+func (s *slab) packed(idx uint32) packed {
+	h := s.head(idx)
+	p := packed{r: s.record(idx), n: int(h.n)}
+	if h.more {
+		p.long = s.long[idx]
+	}
+	return p
+}
+
+// Op returns the command's opcode.
+func (p packed) Op() mlx5.Op {
+	if p.long != nil {
+		return mlx5.OpOf(p.long)
+	}
+	var head [4]byte
+	if p.r.mask[0]&1 != 0 {
+		binary.NativeEndian.PutUint32(head[:], p.r.words[0])
+	}
+	return mlx5.OpOf(head[:])
+}
+
+// Encode writes the command as it was encoded before.
+func (p packed) Encode(dst []byte, _ uint32, _ mlx5.ServiceType) (int, error) {
+	if len(dst) < p.n {
+		return 0, fmt.Errorf("timerfix: a buffer of %d bytes for a command of %d", len(dst), p.n)
+	}
+	if p.long != nil {
+		return copy(dst, p.long), nil
+	}
+	k := 0
+	for i, m := range p.r.mask {
+		for ; m != 0; m &= m - 1 {
+			at := 4 * (32*i + bits.TrailingZeros32(m))
+			binary.NativeEndian.PutUint32(dst[at:], p.r.words[k])
+			k++
+		}
+	}
+	return p.n, nil
+}
