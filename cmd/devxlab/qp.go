@@ -7,27 +7,31 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strings"
 	"time"
 
 	"devxlab.example/devx"
+	"devxlab.example/internal/qpparams"
 	"devxlab.example/mlx5"
 )
 
 type qpCmd struct {
 	RTS   qpRTSCmd   `cmd:"" name:"rts" help:"Bring a queue pair from nothing to RTS and show every firmware command, byte for byte."`
 	Rules qpRulesCmd `cmd:"" help:"Show the state machine: what each transition requires and takes."`
+
+	Params qpParamsCmd `cmd:"" help:"Show the queue pair parameters, where each comes from and what it means; or write a file with them."`
 }
 
 type qpRTSCmd struct {
 	Device    string `arg:"" help:"Device name. The queue pair is connected to itself and destroyed at the end; nothing is sent."`
 	Transport string `enum:"rc,uc,ud" default:"rc" help:"rc, uc or ud."`
 	MTU       int    `default:"1024" help:"Path MTU in bytes: 256, 512, 1024, 2048 or 4096 (RC and UC)."`
-	Timeout   int    `default:"14" help:"Local ACK time-out, 0 to 31: 4.096 µs · 2^n; 14 is 67 ms, 0 is none (RC)."`
-	RetryCnt  int    `default:"7" name:"retry-cnt" help:"Retries after a time-out, 0 to 7 (RC)."`
-	RNRRetry  int    `default:"7" name:"rnr-retry" help:"Retries after receiver not ready, 0 to 7; 7 is for ever (RC)."`
 	PSN       int    `default:"0" help:"First packet sequence number, 24 bits."`
 	GID       int    `default:"-1" help:"Index of the own GID; -1: the first RoCE v2 one (RC and UC)."`
+
+	qpparams.Flags
 }
 
 // tracedCommand is one firmware command as JSON.
@@ -52,9 +56,16 @@ type rtsReport struct {
 }
 
 func (c qpRTSCmd) Run(e *env) error {
-	way, err := c.way()
+	params, _, err := c.Resolve()
 	if err != nil {
 		return usageError{err}
+	}
+	way, err := c.way(params)
+	if err != nil {
+		return usageError{err}
+	}
+	if way.st == mlx5.STRC {
+		warn(e, params)
 	}
 	r := rtsReport{Device: c.Device, Commands: []tracedCommand{}}
 	var writeErr error
@@ -105,7 +116,7 @@ type way struct {
 
 // way checks what can be checked before the device is touched: whether the
 // values fit into the commands.
-func (c qpRTSCmd) way() (way, error) {
+func (c qpRTSCmd) way(p qpparams.Params) (way, error) {
 	w := way{
 		st:   map[string]mlx5.ServiceType{"rc": mlx5.STRC, "uc": mlx5.STUC, "ud": mlx5.STUD}[c.Transport],
 		init: mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0)},
@@ -127,7 +138,7 @@ func (c qpRTSCmd) way() (way, error) {
 	default:
 		w.init.Access = mlx5.Set(mlx5.RemoteWrite | mlx5.RemoteRead)
 		w.rtr = mlx5.INIT2RTR{MTU: mlx5.Set(mtu), NextRcvPSN: mlx5.Set(c.PSN), LogRRAMax: mlx5.Set(0), MinRNRNak: mlx5.Set(12)}
-		w.rts.AckTimeout, w.rts.RetryCount, w.rts.RNRRetry, w.rts.LogSRAMax = mlx5.Set(c.Timeout), mlx5.Set(c.RetryCnt), mlx5.Set(c.RNRRetry), mlx5.Set(0)
+		w.rts.AckTimeout, w.rts.RetryCount, w.rts.RNRRetry, w.rts.LogSRAMax = mlx5.Set(p.QPTimeout), mlx5.Set(p.RetryCnt), mlx5.Set(p.RNRRetry), mlx5.Set(0)
 	}
 	var buf [mlx5.TransitionSize]byte
 	if _, err := w.rts.Encode(buf[:], 0, w.st); err != nil {
@@ -231,4 +242,74 @@ func (qpRulesCmd) Run(e *env) error {
 	}
 	_, err := io.WriteString(e.out, b.String())
 	return err
+}
+
+type qpParamsCmd struct {
+	qpparams.Flags
+	Write string `placeholder:"FILE" help:"Write a new file with these values and what they mean, for --config."`
+}
+
+// param is one parameter as JSON.
+type param struct {
+	qpparams.Value
+	Source qpparams.Source `json:"source"`
+}
+
+// paramsReport is what qp params prints as JSON.
+type paramsReport struct {
+	Params   []param  `json:"params"`
+	Warnings []string `json:"warnings"`
+	Written  string   `json:"written,omitempty"` // the file that was made
+}
+
+func (c qpParamsCmd) Run(e *env) error {
+	p, sources, err := c.Resolve()
+	if err != nil {
+		return usageError{err}
+	}
+	if c.Write != "" {
+		if err := writeParams(c.Write, p); err != nil {
+			return err
+		}
+	}
+	if e.asJSON {
+		r := paramsReport{Params: []param{}, Warnings: append([]string{}, p.Warnings()...), Written: c.Write}
+		for _, v := range p.Values() {
+			r.Params = append(r.Params, param{v, sources[v.Key]})
+		}
+		return e.json(r)
+	}
+	warn(e, p)
+	if c.Write != "" {
+		_, err := fmt.Fprintf(e.out, "written: %s; to use it: --config %[1]s, or DEVXLAB_CONFIG=%[1]s in the environment\n", c.Write)
+		return err
+	}
+	var b strings.Builder
+	for _, v := range p.Values() {
+		fmt.Fprintf(&b, "%s = %d  (%s)\n", v.Key, v.Value, sources[v.Key])
+		fill(&b, "  ", strings.Fields(v.Meaning))
+	}
+	_, err = io.WriteString(e.out, b.String())
+	return err
+}
+
+func warn(e *env, p qpparams.Params) {
+	for _, w := range p.Warnings() {
+		fmt.Fprintln(e.err, "devxlab: warning:", w)
+	}
+}
+
+// writeParams makes a file, and none that is half of one.
+func writeParams(name string, p qpparams.Params) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if errors.Is(err, fs.ErrExist) {
+		return usageError{fmt.Errorf("--write %s: it exists and is not overwritten; name another file, or remove it first", name)}
+	}
+	if err != nil {
+		return fmt.Errorf("--write: %w", err)
+	}
+	if err := errors.Join(p.Write(f), f.Close()); err != nil {
+		return errors.Join(fmt.Errorf("--write: %w", err), os.Remove(name))
+	}
+	return nil
 }
