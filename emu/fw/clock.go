@@ -71,6 +71,8 @@ type sleeper struct {
 	at   time.Duration
 	seq  uint64
 	wake chan struct{}
+
+	alarm *Alarm // whose it is, or nil
 }
 
 type sleepers []sleeper
@@ -116,7 +118,7 @@ func (c *VirtualClock) SleepUntil(t time.Duration) {
 		return
 	}
 	wake := make(chan struct{})
-	heap.Push(&c.sleepers, sleeper{t, c.seq, wake})
+	heap.Push(&c.sleepers, sleeper{t, c.seq, wake, nil})
 	c.seq++
 	c.advance()
 	c.mu.Unlock()
@@ -128,7 +130,92 @@ func (c *VirtualClock) SleepUntil(t time.Duration) {
 func (c *VirtualClock) advance() {
 	for len(c.sleepers) > 0 && len(c.sleepers) >= c.busy {
 		next := heap.Pop(&c.sleepers).(sleeper)
-		c.now = next.at // never earlier: SleepUntil lets none in that is due
+		c.now = next.at // never earlier: none is let in that is past
+		if a := next.alarm; a != nil {
+			a.waiting, a.set = false, false
+		}
 		close(next.wake)
 	}
 }
+
+// Alarm is an alarm of a virtual clock, for one goroutine that waits for it and
+// any that set it. Its owner is announced to the clock from NewAlarm to Close,
+// except while it waits for an alarm that is not set.
+type Alarm struct {
+	c       *VirtualClock
+	at      time.Duration
+	set     bool
+	waiting bool
+	wake    chan struct{}
+}
+
+// NewAlarm returns an alarm that is not set.
+func (c *VirtualClock) NewAlarm() *Alarm {
+	c.Busy(1)
+	return &Alarm{c: c}
+}
+
+// Set sets the alarm to t, in the place of an earlier setting. One that is past
+// rings at once.
+func (a *Alarm) Set(t time.Duration) { a.change(t, true) }
+
+// Unset takes the setting back.
+func (a *Alarm) Unset() { a.change(0, false) }
+
+func (a *Alarm) change(t time.Duration, set bool) {
+	c := a.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.waiting {
+		a.leave()
+	}
+	a.at, a.set = t, set
+	if a.waiting {
+		a.enter()
+	}
+	c.advance()
+}
+
+// enter makes the waiting owner a sleeper, or none that counts.
+func (a *Alarm) enter() {
+	if !a.set {
+		a.c.busy--
+		return
+	}
+	heap.Push(&a.c.sleepers, sleeper{max(a.at, a.c.now), a.c.seq, a.wake, a})
+	a.c.seq++
+}
+
+// leave undoes enter.
+func (a *Alarm) leave() {
+	if !a.set {
+		a.c.busy++
+		return
+	}
+	for i := range a.c.sleepers {
+		if a.c.sleepers[i].alarm == a {
+			heap.Remove(&a.c.sleepers, i)
+			return
+		}
+	}
+}
+
+// Wait returns when the alarm has rung, and unsets it. It is for the owner.
+func (a *Alarm) Wait() {
+	c := a.c
+	c.mu.Lock()
+	if a.set && a.at <= c.now {
+		a.set = false
+		c.mu.Unlock()
+		return
+	}
+	a.waiting, a.wake = true, make(chan struct{})
+	wake := a.wake
+	a.enter()
+	c.advance()
+	c.mu.Unlock()
+	<-wake
+}
+
+// Close takes the owner's announcement back; nobody waits any more.
+func (a *Alarm) Close() { a.c.Busy(-1) }
