@@ -120,6 +120,7 @@ type sample struct {
 	ns       float64 // for one operation
 	inFlight float64 // commands, mean; 0: not looked at
 	possible float64 // the most that the depth and what was left to do allowed, mean
+	more     []float64
 }
 
 // oneByOne measures the cycle of every queue pair, rounds times, step by step,

@@ -28,7 +28,7 @@ type Experiment struct {
 }
 
 // Experiments returns all of them, in the order in which they run.
-func Experiments() []Experiment { return []Experiment{micro, c6, scale} }
+func Experiments() []Experiment { return []Experiment{micro, c6, timer, scale} }
 
 // experiment returns the one of that name; its zero value has none.
 func experiment(name string) Experiment {

@@ -22,6 +22,7 @@ type Options struct {
 	Device   string    // "" or "emu:…": the emulated device; a name such as mlx5_0: hardware
 	Dir      string    // where the files go; "" writes none
 	Quick    bool      // the fewest pairs that allow an answer
+	Command  string    // that runs the experiment again, for the result
 	Progress io.Writer // a terminal; nil: none
 	Announce io.Writer // gets what will be done to hardware, before it is done; nil: none
 
@@ -163,7 +164,7 @@ func (r *Run) inspect(e Experiment) error {
 	if r.asHardware {
 		p.Place, p.Profile = PlaceHW, ""
 	}
-	r.Result = Result{Format: Format, Experiment: e.Name, Question: e.Question, Params: Params{}, Started: time.Now(), Provenance: p}
+	r.Result = Result{Format: Format, Experiment: e.Name, Question: e.Question, Command: r.Options.Command, Params: Params{}, Started: time.Now(), Provenance: p}
 	if !r.emulated() {
 		err = room(d, e.queuePairs)
 	}
@@ -175,6 +176,10 @@ type contender struct {
 	Series
 	sample func(ctx context.Context) (sample, error)
 	procs  int // GOMAXPROCS while it is sampled; 0: as it is
+
+	// Where one sample measures several things, each is a contender by itself,
+	// and the first one takes the samples: what it returns as more is theirs.
+	parts []*contender
 
 	inFlight, possible []float64
 }
@@ -188,6 +193,9 @@ func (r *Run) inTurn(ctx context.Context, rounds int, cs ...*contender) error {
 		setProcs(before)
 		for _, c := range cs {
 			r.keep(c)
+			for _, p := range c.parts {
+				r.keep(p)
+			}
 		}
 	}()
 	for i := range rounds + 1 {
@@ -207,8 +215,14 @@ func (r *Run) inTurn(ctx context.Context, rounds int, cs ...*contender) error {
 			if i > 0 {
 				c.Samples = append(c.Samples, m.ns)
 				c.inFlight, c.possible = append(c.inFlight, m.inFlight), append(c.possible, m.possible)
+				for k, p := range c.parts {
+					p.Samples = append(p.Samples, m.more[k])
+				}
 			}
 			c.GOMAXPROCS = runtime.GOMAXPROCS(0)
+			for _, p := range c.parts {
+				p.GOMAXPROCS = c.GOMAXPROCS
+			}
 		}
 	}
 	return nil
@@ -227,7 +241,11 @@ func (r *Run) keep(c *contender) {
 	if len(c.Samples) == 0 {
 		return
 	}
-	c.Summary = Summarize(c.Samples)
+	if c.Histogram != nil {
+		c.Summary = SummarizeHistogram(c.Histogram)
+	} else {
+		c.Summary = Summarize(c.Samples)
+	}
 	if c.Depth > 0 {
 		c.InFlight, c.Possible = Median(c.inFlight), Median(c.possible)
 		c.Void = voidDepth(c.InFlight, c.Possible)

@@ -160,8 +160,7 @@ const (
 // through an HDR histogram with three significant digits, least and greatest as
 // they are. A sample that is not finite does not count.
 func Summarize(samples []float64) Summary {
-	const longest = 120e9 // ns; a command is given up after 65 s
-	h := hdrhistogram.New(1, longest, 3)
+	h := newHistogram()
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, s := range samples {
 		if !Float(s).finite() {
@@ -171,12 +170,29 @@ func Summarize(samples []float64) Summary {
 		// Within the bounds RecordValue cannot fail.
 		_ = h.RecordValue(int64(math.Round(min(max(s, 1), longest))))
 	}
-	sum := Summary{N: h.TotalCount()}
+	sum := SummarizeHistogram(h)
 	if sum.N == 0 {
 		return sum
 	}
 	whole := func(v float64) int64 { return int64(math.Round(min(max(v, -longest), longest))) }
 	sum.Min, sum.Max = whole(low), whole(high)
+	return sum
+}
+
+// longest is what a histogram holds, in nanoseconds: a command is given up after
+// 65 s.
+const longest = 120e9
+
+// newHistogram has three significant digits.
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, longest, 3) }
+
+// SummarizeHistogram computes a summary of a histogram in nanoseconds.
+func SummarizeHistogram(h *hdrhistogram.Histogram) Summary {
+	sum := Summary{N: h.TotalCount()}
+	if sum.N == 0 {
+		return sum
+	}
+	sum.Min, sum.Max = h.Min(), h.Max()
 	sum.P50, sum.P90 = h.ValueAtQuantile(50), h.ValueAtQuantile(90)
 	if sum.N >= minForP99 {
 		sum.P99 = h.ValueAtQuantile(99)

@@ -15,15 +15,18 @@ import (
 // deferred, so that a bad attribute fails there; of its 272 bytes few words are
 // not zero, and only those are kept.
 type record struct {
-	qp    *devx.QP
 	mask  [3]uint32
 	words [maxWords]uint32
 }
 
-// head is what is looked at to find out what a record is. Heads lie together:
-// whoever looks at many, or at any one, meets fewer cache lines.
+// head is what else there is to know of a record. Heads lie together, two on a
+// cache line: to cancel a transition is to look at nothing else.
 type head struct {
+	qp    *devx.QP
+	due   Instant
 	seq   uint32 // of the ticket: another one means that the record is somebody else's by now
+	prev  uint32 // in the wheel's list
+	next  uint32
 	n     uint16 // length of the command
 	state state
 	more  bool // the command has more words: they are in slab.long
@@ -37,7 +40,7 @@ type state uint8
 
 const (
 	free    state = iota
-	pending       // in the queue
+	pending       // in the wheel
 	sending       // in the batch
 	ended         // its result is kept for Wait
 )
@@ -81,23 +84,16 @@ func (s *slab) put(idx uint32) {
 	if h.more {
 		delete(s.long, idx)
 	}
-	h.state, h.more = free, false
-	s.record(idx).qp = nil // it keeps no queue pair alive
+	h.qp, h.state, h.more = nil, free, false // and keeps no queue pair alive
+	*s.record(idx) = record{} // the next one who takes it then finds it in the cache
 	s.free = append(s.free, idx)
-}
-
-// has reports whether an item of the queue is still a pending transition: it may
-// be cancelled, and its record somebody else's.
-func (s *slab) has(x item) bool {
-	h := s.head(x.idx)
-	return h.seq == x.seq && h.state == pending
 }
 
 // pack keeps a command.
 func (s *slab) pack(idx uint32, cmd []byte) {
-	h, r := s.head(idx), s.record(idx)
+	h := s.head(idx)
 	h.n = uint16(len(cmd))
-	r.mask = [3]uint32{}
+	var r record // stored as a whole: its memory is hardly ever in the cache
 	k := 0
 	for i := 0; i < len(cmd); i += 4 {
 		var w uint32
@@ -118,6 +114,7 @@ func (s *slab) pack(idx uint32, cmd []byte) {
 		k++
 		r.mask[i/4/32] |= 1 << (i / 4 % 32)
 	}
+	*s.record(idx) = r
 }
 
 // packed is a kept command as a transition, for batch.Add.

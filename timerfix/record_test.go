@@ -4,8 +4,8 @@ package timerfix
 
 import (
 	"bytes"
-	"slices"
 	"testing"
+	"time"
 	"unsafe"
 
 	"pgregory.net/rapid"
@@ -70,47 +70,75 @@ func TestRecordsHoldTransitions(t *testing.T) {
 
 // What Defer's comment says.
 func TestSizes(t *testing.T) {
-	if r, i := unsafe.Sizeof(record{})+unsafe.Sizeof(head{}), unsafe.Sizeof(item{}); r != 104 || i != 16 {
-		t.Errorf("a record has %d bytes, an item %d", r, i)
+	if n := unsafe.Sizeof(record{}) + unsafe.Sizeof(head{}); n != 116 {
+		t.Errorf("%d bytes", n)
 	}
 }
 
-func TestQueue(t *testing.T) {
+// The wheel against a plain list, with times near and far, and across the
+// boundaries of slots.
+func TestWheel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var q queue
-		var model []item
-		seq := rapid.Uint32().Draw(t, "first") // wraps, now and then
-		if rapid.Bool().Draw(t, "wrap") {
-			seq = -uint32(rapid.IntRange(0, 20).Draw(t, "before"))
+		var s slab
+		w := wheel{slab: &s}
+		now := Instant(rapid.Int64Range(0, 1<<rapid.IntRange(1, 62).Draw(t, "bits")).Draw(t, "now"))
+		w.base = now
+		type pending struct {
+			due Instant
+			idx uint32
+		}
+		var model []pending
+		drop := func(i int) {
+			w.remove(model[i].idx)
+			s.put(model[i].idx)
+			model = append(model[:i:i], model[i+1:]...)
 		}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
-			switch rapid.IntRange(0, 9).Draw(t, "what") {
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
 			default:
-				x := item{due: Instant(rapid.IntRange(0, 20).Draw(t, "due")), seq: seq}
-				seq++
-				q.push(x)
-				model = append(model, x)
-			case 0, 1, 2:
-				if len(model) == 0 {
-					continue
+				ahead := rapid.Int64Range(-100, 1<<rapid.IntRange(0, 62).Draw(t, "bits")).Draw(t, "ahead")
+				due := now.Add(time.Duration(ahead))
+				if len(model) > 0 && rapid.Bool().Draw(t, "again") {
+					due = model[rapid.IntRange(0, len(model)-1).Draw(t, "which")].due
 				}
-				first := slices.MinFunc(model, func(a, b item) int {
-					if a.before(b) {
-						return -1
+				idx := s.take()
+				s.head(idx).due = due
+				w.push(idx)
+				// Whatever is past is due now, in the order in which it came.
+				model = append(model, pending{max(due, w.base), idx})
+			case 0:
+				if len(model) > 0 {
+					drop(rapid.IntRange(0, len(model)-1).Draw(t, "which"))
+				}
+			case 1:
+				now = now.Add(time.Duration(rapid.Int64Range(0, 1<<rapid.IntRange(0, 60).Draw(t, "bits")).Draw(t, "by")))
+				for {
+					idx, ok := w.due(now)
+					first := -1
+					for i, p := range model {
+						if p.due <= now && (first < 0 || p.due < model[first].due) {
+							first = i
+						}
 					}
-					return 1
-				})
-				if got := q.pop(); got != first {
-					t.Fatalf("%v, not %v", got, first)
+					if ok != (first >= 0) || ok && idx != model[first].idx {
+						t.Fatalf("at %d: %d %v, not %v of %v", now, idx, ok, first, model)
+					}
+					if !ok {
+						break
+					}
+					drop(first)
 				}
-				model = slices.DeleteFunc(model, func(x item) bool { return x == first })
-			case 3:
-				odd := func(x item) bool { return x.seq%2 == 1 }
-				q.keep(odd)
-				model = slices.DeleteFunc(model, func(x item) bool { return !odd(x) })
 			}
-			if len(q) != len(model) {
-				t.Fatalf("%d items, not %d", len(q), len(model))
+			// It never tells to look too late, nor to look at what is past already.
+			first := Never
+			for _, p := range model {
+				first = min(first, p.due)
+			}
+			if at := w.next(); at > first || len(model) <= scan && at != first {
+				t.Fatalf("next is %d, the first is due at %d", at, first)
+			}
+			if (w.level == 0) != (len(model) == 0) {
+				t.Fatalf("levels %b with %d pending", w.level, len(model))
 			}
 		}
 	})

@@ -55,19 +55,14 @@ func (s *Scheduler) Cancel(t Ticket) bool {
 		return false
 	}
 	if w := s.waiters[t.idx]; w != nil {
-		w.tell(batch.Result{QP: s.slab.record(t.idx).qp, Op: s.slab.packed(t.idx).Op(), Outcome: batch.NotSent, Err: notSent(ErrCancelled)})
+		w.tell(batch.Result{QP: s.slab.head(t.idx).qp, Op: s.slab.packed(t.idx).Op(), Outcome: batch.NotSent, Err: notSent(ErrCancelled)})
 		delete(s.waiters, t.idx)
 	}
+	s.wheel.remove(t.idx)
 	s.slab.put(t.idx)
 	s.counts.Cancelled++
 	s.pending--
 	s.leave(t.seq)
-	// Its item stays in the queue until it comes to the front, or until half of
-	// the queue is such items.
-	if s.dead++; s.dead > 64 && s.dead > len(s.queue)/2 {
-		s.queue.keep(s.slab.has)
-		s.dead = 0
-	}
 	return true
 }
 
@@ -137,7 +132,7 @@ type end struct {
 }
 
 // end notes what became of a transition, and tells those who wait for it.
-func (s *Scheduler) end(x item, result batch.Result) {
+func (s *Scheduler) end(idx uint32, result batch.Result) {
 	switch result.Outcome {
 	case batch.Done:
 		s.counts.Done++
@@ -148,23 +143,23 @@ func (s *Scheduler) end(x item, result batch.Result) {
 	default:
 		s.counts.NotSent++
 	}
-	waited := s.waiters[x.idx]
+	waited := s.waiters[idx]
 	if waited != nil {
 		waited.tell(result)
-		delete(s.waiters, x.idx)
+		delete(s.waiters, idx)
 	}
 	if s.o.OnEnd != nil {
-		s.ends = append(s.ends, end{Ticket{s, x.idx, x.seq}, result})
-		s.slab.put(x.idx)
+		s.ends = append(s.ends, end{Ticket{s, idx, s.slab.head(idx).seq}, result})
+		s.slab.put(idx)
 		return
 	}
 	if waited != nil {
-		s.slab.put(x.idx)
+		s.slab.put(idx)
 	} else {
-		s.slab.head(x.idx).state = ended
-		s.results[x.idx] = result
+		s.slab.head(idx).state = ended
+		s.results[idx] = result
 	}
-	s.leave(x.seq)
+	s.leave(s.slab.head(idx).seq)
 }
 
 // report calls OnEnd, without the lock; only then those who drain go on.
