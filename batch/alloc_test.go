@@ -8,6 +8,7 @@ import (
 
 	"devxlab.example/batch"
 	"devxlab.example/devx"
+	"devxlab.example/internal/race"
 	"devxlab.example/mlx5"
 )
 
@@ -15,7 +16,7 @@ import (
 // can end or not.
 func TestAllocatesNothing(t *testing.T) {
 	devices := map[string]*devx.Device{"stub": openStub(t, nil)}
-	if !raceEnabled { // with it, the pool of the emulated kernel's buffers drops some at random
+	if !race.Enabled { // with it, the pool of the emulated kernel's buffers drops some at random
 		devices["emu"], _ = open(t, "")
 	}
 	cancellable, cancel := context.WithCancel(context.Background())

@@ -22,6 +22,7 @@ type Options struct {
 	Device   string    // "" or "emu:…": the emulated device; a name such as mlx5_0: hardware
 	Dir      string    // where the files go; "" writes none
 	Quick    bool      // the fewest pairs that allow an answer
+	MaxQP    int       // sweeps over queue pairs stop there; 0: at what the device offers
 	Command  string    // that runs the experiment again, for the result
 	Progress io.Writer // a terminal; nil: none
 	Announce io.Writer // gets what will be done to hardware, before it is done; nil: none
@@ -37,8 +38,9 @@ type Options struct {
 type Run struct {
 	Options
 	Result
-	seed  uint64
-	shown time.Time
+	seed    uint64
+	shown   time.Time
+	offered int // queue pairs that the device has at most
 }
 
 // emulated reports whether figures depend on what a profile was told.
@@ -86,6 +88,9 @@ func (r *Run) onWait(inFlight int) {
 func Do(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	if o.Device == "" {
 		o.Device = uverbs.Scheme + ":"
+	}
+	if e.many && !o.asHardware && isEmulated(o.Device) {
+		o.Device = withOption(o.Device, "log_max_qp", "20")
 	}
 	if e.EmuOnly && (o.asHardware || !isEmulated(o.Device)) {
 		return nil, fmt.Errorf("bench: %s %w: not on %s", e.Name, ErrEmuOnly, o.Device)
@@ -165,8 +170,12 @@ func (r *Run) inspect(e Experiment) error {
 		p.Place, p.Profile = PlaceHW, ""
 	}
 	r.Result = Result{Format: Format, Experiment: e.Name, Question: e.Question, Command: r.Options.Command, Params: Params{}, Started: time.Now(), Provenance: p}
-	if !r.emulated() {
-		err = room(d, e.queuePairs)
+	caps, err := d.Caps()
+	if err == nil {
+		r.offered = 1 << caps.LogMaxQP()
+		if !r.emulated() {
+			err = room(d, r.offered, e.queuePairs)
+		}
 	}
 	return errors.Join(err, d.Close())
 }

@@ -369,7 +369,7 @@ func TestC6OnHardware(t *testing.T) {
 // 70 % of 32 queue pairs are 22.
 func TestRoomOnHardware(t *testing.T) {
 	r, _, _, most, err := asHardware(t, "emu:log_max_qp=5,name=small")
-	const want = "bench: this makes 32 queue pairs, and a run on hardware stops at 70 % of what the device offers: emu:log_max_qp=5,name=small has log_max_qp 5, so at most 22"
+	const want = "bench: this makes 32 queue pairs, and a run on hardware stops at 70 % of what the device offers: emu:log_max_qp=5,name=small has 32, so at most 22"
 	if r != nil || err == nil || err.Error() != want || most != 0 {
 		t.Errorf("result %v, %d queue pairs, error %v", r, most, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"devxlab.example/devx"
+	"devxlab.example/internal/race"
 )
 
 // pendingBytes is what a pending transition may take.
@@ -16,7 +17,7 @@ const pendingBytes = 128
 // Bytes of heap for one of 100,000 pending transitions, of the kind with the most
 // attributes.
 func TestMemory(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector has memory of its own")
 	}
 	const n = 100_000
@@ -52,7 +53,7 @@ func heapBytes() uint64 {
 
 // Deferring and cancelling allocate nothing once there was room for as many.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	r := newRig(t, 1, Options{})

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"devxlab.example/batch"
+	"devxlab.example/internal/race"
 	"devxlab.example/mlx5"
 )
 
@@ -37,7 +38,7 @@ func TestMillion(t *testing.T) {
 		most      = 20_000 // pending, about
 	)
 	total := 1_000_000
-	if raceEnabled {
+	if race.Enabled {
 		total = 100_000
 	}
 	d, emu := open(t, "")

@@ -85,7 +85,7 @@ func (s *slab) put(idx uint32) {
 		delete(s.long, idx)
 	}
 	h.qp, h.state, h.more = nil, free, false // and keeps no queue pair alive
-	*s.record(idx) = record{} // the next one who takes it then finds it in the cache
+	*s.record(idx) = record{}                // the next one who takes it then finds it in the cache
 	s.free = append(s.free, idx)
 }
 

@@ -18,10 +18,12 @@ var may = map[string][]string{
 	"internal/headergen":     {"internal/cheader"},
 	"internal/headergen/cmd": {"internal/headergen"},
 	"internal/qpparams":      {"mlx5"},
+	"internal/race":          {},
 	"internal/require":       {},
 	"internal/usermem":       {},
 	"internal/leaktest":      {"internal/usermem"},
 	"internal/arrows":        {},
+	"internal/atomicfile":    {},
 	"internal/stub":          {"devx", "devx/abi", "internal/usermem"},
 	"mlx5":                   {},
 	"mlx5/explain":           {"mlx5"},
@@ -31,8 +33,10 @@ var may = map[string][]string{
 	"timerfix":               {"mlx5", "devx", "batch"},
 	"emu/fw":                 {"mlx5"},
 	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/usermem"},
-	"bench":                  {"mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams"},
-	"cmd/devxlab":            {"mlx5", "mlx5/explain", "devx", "emu/fw", "emu/uverbs", "bench", "internal/qpparams"},
+	"bench":                  {"mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
+	"bench/report":           {"bench"},
+	"bench/calibrate":        {"mlx5", "devx", "emu/fw", "emu/uverbs"},
+	"cmd/devxlab":            {"mlx5", "mlx5/explain", "devx", "emu/fw", "emu/uverbs", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
 }
 
 func TestArrows(t *testing.T) {
