@@ -27,6 +27,7 @@ type Result struct {
 	Comparisons []Comparison  `json:"comparisons"`
 	Sweeps      []Sweep       `json:"sweeps,omitempty"`
 	BreakEven   []BreakEven   `json:"break_even,omitempty"`
+	Campaign    *Campaign     `json:"campaign,omitempty"`
 	Memory      *Memory       `json:"memory,omitempty"`
 	Findings    []string      `json:"findings"`
 	Interrupted bool          `json:"interrupted"` // ended early: no verdict

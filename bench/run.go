@@ -19,13 +19,16 @@ var ErrEmuOnly = errors.New("is about the emulated device and runs on no other")
 
 // Options of a run.
 type Options struct {
-	Device   string    // "" or "emu:…": the emulated device; a name such as mlx5_0: hardware
-	Dir      string    // where the files go; "" writes none
-	Quick    bool      // the fewest pairs that allow an answer
-	MaxQP    int       // sweeps over queue pairs stop there; 0: at what the device offers
-	Command  string    // that runs the experiment again, for the result
-	Progress io.Writer // a terminal; nil: none
-	Announce io.Writer // gets what will be done to hardware, before it is done; nil: none
+	Device   string        // "" or "emu:…": the emulated device; a name such as mlx5_0: hardware
+	Dir      string        // where the files go; "" writes none
+	Quick    bool          // the fewest pairs that allow an answer
+	Duration time.Duration // of campaigns (c8); 0: a short one
+	Rate     float64       // of campaigns, operations a second; 0: the claim's
+	Resume   bool          // a campaign goes on with what an earlier run has left in Dir
+	MaxQP    int           // sweeps over queue pairs stop there; 0: at what the device offers
+	Command  string        // that runs the experiment again, for the result
+	Progress io.Writer     // a terminal; nil: none
+	Announce io.Writer     // gets what will be done to hardware, before it is done; nil: none
 
 	// For tests: take an emulated device for hardware, see each step, and do
 	// little in each sample.
