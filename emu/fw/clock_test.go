@@ -301,7 +301,7 @@ func TestEngineIdle(t *testing.T) {
 		{0, 110 * us}, {0, 210 * us}, {0, 310 * us}, // the third waits for the first's slot
 		{1000 * us, 1110 * us}, {1050 * us, 1210 * us}, {1305 * us, 1415 * us},
 	} {
-		if got := e.reserve(tt.at, mlx5.OpNOP); got != tt.want {
+		if got := e.reserve(tt.at, mlx5.OpNOP, 0, false); got != tt.want {
 			t.Errorf("command %d at %v: done at %v, want %v", i, tt.at, got, tt.want)
 		}
 	}

@@ -37,15 +37,20 @@ func newEngine(p *Profile, seed uint64) *engine {
 	}
 }
 
-// reserve returns when a command that arrives now will be done.
-func (e *engine) reserve(now time.Duration, op mlx5.Op) time.Duration {
+// reserve returns when a command that arrives now will be done. extra and miss
+// are what it takes on account of the queue pairs that there are.
+func (e *engine) reserve(now time.Duration, op mlx5.Op, extra time.Duration, miss bool) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	slot, thread := earliest(e.slots), earliest(e.threads)
 	start := max(now, e.slots[slot], e.worker)
 	start += e.profile.Submit.At(e.rng.Float64())
 	e.worker = start
-	end := max(start, e.threads[thread]) + e.profile.Latency(op, e.rng.Float64())
+	took := e.profile.Latency(op, e.rng.Float64()) + extra
+	if miss {
+		took += e.profile.ContextCache.Miss.At(e.rng.Float64())
+	}
+	end := max(start, e.threads[thread]) + min(took, MaxLatency)
 	e.slots[slot], e.threads[thread] = end, end
 	return end
 }

@@ -35,6 +35,7 @@ type HCA struct {
 	clock    Clock
 	engine   *engine
 	zero     bool
+	contexts *lru // of queue pairs that the device has at hand; nil: all
 	logMaxQP uint8
 	logMaxUC uint8
 
@@ -165,6 +166,9 @@ func New(c Config) (*HCA, error) {
 		contexts = 1 << h.logMaxUC
 	}
 	h.uctxs = newTable[uctx](1, contexts)
+	if c := p.ContextCache; c != nil && !c.Miss.zero() {
+		h.contexts = newLRU(c.QueuePairs)
+	}
 	return h, nil
 }
 
@@ -259,6 +263,7 @@ type flags uint8
 const (
 	anyMod  flags = 1 << iota // the handler looks at op_mod itself
 	objects                   // it creates or destroys one
+	context                   // it is about a queue pair
 )
 
 // opTableSize is beyond the last opcode: general commands end at 0xd00
@@ -298,11 +303,11 @@ func init() {
 	offer(mlx5.OpCreateCQ, (*HCA).createCQ, objects)
 	offer(mlx5.OpQueryCQ, (*HCA).queryCQ, 0)
 	offer(mlx5.OpDestroyCQ, (*HCA).destroyCQ, objects)
-	offer(mlx5.OpCreateQP, (*HCA).createQP, objects)
-	offer(mlx5.OpQueryQP, (*HCA).queryQP, 0)
-	offer(mlx5.OpDestroyQP, (*HCA).destroyQP, objects)
+	offer(mlx5.OpCreateQP, (*HCA).createQP, objects|context)
+	offer(mlx5.OpQueryQP, (*HCA).queryQP, context)
+	offer(mlx5.OpDestroyQP, (*HCA).destroyQP, objects|context)
 	for _, op := range mlx5.Transitions() {
-		offer(op, (*HCA).transition, 0)
+		offer(op, (*HCA).transition, context)
 	}
 }
 
@@ -321,7 +326,8 @@ func (h *HCA) Exec(in, out []byte) {
 	}
 	op := mlx5.OpOf(in)
 	if !h.zero {
-		h.clock.SleepUntil(h.engine.reserve(h.clock.Now(), op))
+		extra, miss := h.contextCost(op, in)
+		h.clock.SleepUntil(h.engine.reserve(h.clock.Now(), op, extra, miss))
 	}
 	clear(out)
 	if refused := h.execute(op, in, out); refused != ok && len(out) >= 8 {
@@ -332,6 +338,31 @@ func (h *HCA) Exec(in, out []byte) {
 		(*trace)(in, out, h.clock.Now()-start)
 	}
 	h.engine.leave()
+}
+
+// contextCost returns how much longer a command that arrives now takes for the
+// queue pairs that are alive, and whether the context that it is about is not at
+// hand; afterwards it is. A queue pair that is not there, or not the caller's,
+// has none.
+func (h *HCA) contextCost(op mlx5.Op, in []byte) (extra time.Duration, miss bool) {
+	if h.profile.Per1000QPs == 0 && h.contexts == nil {
+		return 0, false
+	}
+	if int(op) >= len(handlers) || handlers[op].flags&context == 0 || len(in) < handlers[op].in {
+		return 0, false
+	}
+	if op != mlx5.OpCreateQP {
+		id := id24(command{in: in})
+		q := h.qps.get(id)
+		if q == nil || !q.own(mlx5.RST2INITQPIn(in).UID()) {
+			return 0, false
+		}
+		if h.contexts != nil {
+			miss = !h.contexts.use(id - firstQPN) // under the lock: DESTROY_QP drops it after this
+		}
+		q.mu.Unlock()
+	}
+	return h.profile.Per1000QPs * time.Duration(h.qps.count()) / 1000, miss
 }
 
 // execute runs the command; it writes into out only if it refuses nothing.

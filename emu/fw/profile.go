@@ -28,9 +28,11 @@ import (
 // Bounds of a profile.
 const (
 	maxProfileBytes = 1 << 20
-	maxNameBytes    = 64
-	maxSlots        = 31 // a command queue has at most 32 entries, and one serves pages
+	maxNameBytes    = 200 // the options of an emulated device are added to the name of its profile
+	maxShown        = 64  // of text from outside in an error
+	maxSlots        = 31  // a command queue has at most 32 entries, and one serves pages
 	maxThreads      = 64
+	maxCached       = 1 << 22 // no device has more queue pairs
 
 	// MaxLatency is the longest a command may take: the driver's time-out of
 	// 60 s and the 5 s in which it looks for a completion whose event was lost
@@ -44,10 +46,11 @@ const (
 //
 // A profile that LoadProfile or ProfileByName returned is ready for use by any
 // number of goroutines. To vary one, copy it and change Slots or Threads; after
-// a change of Default or Ops (give the copy a map of its own) call Compile.
-// JSON keys are the fields' names in lower case; see the built-in profiles.
+// a change of anything else (give the copy a map and a cache of its own) call
+// Compile. JSON keys are the fields' names in lower case, and per_1000_qps and
+// context_cache; see the built-in profiles.
 type Profile struct {
-	Name   string // one line of at most 64 bytes
+	Name   string // one line of at most 200 bytes
 	Source string // where the figures come from, unless an entry says otherwise
 	Note   string // optional
 
@@ -68,11 +71,32 @@ type Profile struct {
 	// driver's own worker takes that time.
 	Submit Dist
 
-	// Latency from doorbell to completion, Submit excluded.
+	// Per1000QPs is how much longer each command on a queue pair (CREATE_QP,
+	// DESTROY_QP, QUERY_QP and the transitions) takes for every thousand that are
+	// alive when it arrives, 0 to MaxLatency. It grows linearly, also below a
+	// thousand. In JSON it is "1us", or an object with "value", "source" and "note".
+	Per1000QPs     time.Duration
+	Per1000QPsFrom Evidence
+
+	// ContextCache is the device's memory for contexts of queue pairs; nil: all fit.
+	ContextCache *ContextCache
+
+	// Latency from doorbell to completion, without Submit, Per1000QPs and a miss
+	// in the ContextCache. The sum without Submit never exceeds MaxLatency.
 	Default Dist             // of an opcode that Ops does not name
 	Ops     map[mlx5.Op]Dist // JSON key: the kernel's name, "RTR2RTS_QP" or "RTR2RTS"
 
 	table []*Dist // by opcode; nil: Default. Set by Compile.
+}
+
+// ContextCache is what it costs that a device keeps only some contexts of queue
+// pairs at hand: exactly those that were used last. A command on a queue pair
+// whose context is not among them takes Miss longer, and brings it in. CREATE_QP
+// brings its own in for nothing; DESTROY_QP takes it out.
+type ContextCache struct {
+	QueuePairs int  // contexts that fit, 1 to 4194304; JSON key queue_pairs
+	Miss       Dist // 0 to MaxLatency
+	Evidence
 }
 
 // Evidence says where a figure comes from and how sure it is. Both parts are
@@ -147,7 +171,7 @@ func (p *Profile) Zero() bool {
 			return false
 		}
 	}
-	return p.Submit.zero() && p.Default.zero()
+	return p.Submit.zero() && p.Default.zero() && p.Per1000QPs == 0 && (p.ContextCache == nil || p.ContextCache.Miss.zero())
 }
 
 // Compile checks a profile that was made or changed by hand, and prepares it
@@ -202,6 +226,17 @@ func (p *Profile) check() error {
 	if err := p.Submit.check("submit"); err != nil {
 		return err
 	}
+	if err := checkLatency("per_1000_qps", p.Per1000QPs); err != nil {
+		return err
+	}
+	if err := p.Per1000QPsFrom.check("per_1000_qps"); err != nil {
+		return err
+	}
+	if p.ContextCache != nil {
+		if err := p.ContextCache.check("context_cache"); err != nil {
+			return err
+		}
+	}
 	if err := p.Default.check("default"); err != nil {
 		return err
 	}
@@ -215,6 +250,16 @@ func (p *Profile) check() error {
 		}
 	}
 	return nil
+}
+
+func (c *ContextCache) check(path string) error {
+	if c.QueuePairs < 1 || c.QueuePairs > maxCached {
+		return fmt.Errorf("%s.queue_pairs: %d is not within 1 to %d; leave %s out if all contexts fit", path, c.QueuePairs, maxCached, path)
+	}
+	if err := c.Miss.check(path + ".miss"); err != nil {
+		return err
+	}
+	return c.Evidence.check(path)
 }
 
 func (e *Evidence) check(path string) error {
@@ -370,17 +415,21 @@ func (p *Profile) parse(raw json.RawMessage) error {
 		case "firmware":
 			p.Firmware, err = parseText(m.key, m.val)
 		case "slots":
-			p.Slots, p.SlotsFrom, err = parseCount(m.key, m.val)
+			p.Slots, p.SlotsFrom, err = parseValue(m.key, m.val, parseWhole)
 		case "threads":
-			p.Threads, p.ThreadsFrom, err = parseCount(m.key, m.val)
+			p.Threads, p.ThreadsFrom, err = parseValue(m.key, m.val, parseWhole)
 		case "submit":
 			p.Submit, err = parseDist(m.key, m.val)
+		case "per_1000_qps":
+			p.Per1000QPs, p.Per1000QPsFrom, err = parseValue(m.key, m.val, parseLatency)
+		case "context_cache":
+			p.ContextCache, err = parseCache(m.key, m.val)
 		case "default":
 			p.Default, err = parseDist(m.key, m.val)
 		case "ops":
 			err = p.parseOps(m.key, m.val)
 		default:
-			err = unknownField("", m.key, "name, source, note, card, firmware, slots, threads, submit, default, ops")
+			err = unknownField("", m.key, "name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, default, ops")
 		}
 		if err != nil {
 			return err
@@ -416,17 +465,15 @@ func (p *Profile) parseOps(path string, raw json.RawMessage) error {
 	return nil
 }
 
-// parseCount reads 31 or {"value": 31, "source": …, "note": …}.
-func parseCount(path string, raw json.RawMessage) (n int, e Evidence, err error) {
+// parseValue reads 31 or {"value": 31, "source": …, "note": …}.
+func parseValue[T any](path string, raw json.RawMessage, scalar func(string, json.RawMessage) (T, error)) (v T, e Evidence, err error) {
 	if raw[0] != '{' {
-		if n, err = strconv.Atoi(string(raw)); err != nil {
-			err = fmt.Errorf("%s: %s is not a whole number", path, clipped(string(raw)))
-		}
-		return n, e, err
+		v, err = scalar(path, raw)
+		return v, e, err
 	}
 	ms, err := splitObject(path, raw)
 	if err != nil {
-		return 0, e, err
+		return v, e, err
 	}
 	given := false
 	for _, m := range ms {
@@ -434,10 +481,7 @@ func parseCount(path string, raw json.RawMessage) (n int, e Evidence, err error)
 		switch m.key {
 		case "value":
 			given = true
-			if m.val[0] == '{' {
-				return 0, e, fmt.Errorf("%s: want a whole number, not an object", at)
-			}
-			n, _, err = parseCount(at, m.val)
+			v, err = scalar(at, m.val)
 		case "source":
 			e.Source, err = parseText(at, m.val)
 		case "note":
@@ -446,13 +490,57 @@ func parseCount(path string, raw json.RawMessage) (n int, e Evidence, err error)
 			err = unknownField(path, m.key, "value, source, note")
 		}
 		if err != nil {
-			return 0, e, err
+			return v, e, err
 		}
 	}
 	if !given {
-		return 0, e, fmt.Errorf("%s.value is missing", path)
+		return v, e, fmt.Errorf("%s.value is missing", path)
 	}
-	return n, e, nil
+	return v, e, nil
+}
+
+func parseWhole(path string, raw json.RawMessage) (int, error) {
+	if raw[0] == '{' {
+		return 0, fmt.Errorf("%s: want a whole number, not an object", path)
+	}
+	n, err := strconv.Atoi(string(raw))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %s is not a whole number", path, clipped(string(raw)))
+	}
+	return n, nil
+}
+
+// parseCache reads {"queue_pairs": 32768, "miss": "2us", "source": …, "note": …}.
+func parseCache(path string, raw json.RawMessage) (*ContextCache, error) {
+	ms, err := splitObject(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	c := new(ContextCache)
+	missing := []string{"queue_pairs", "miss"}
+	for _, m := range ms {
+		at := join(path, m.key)
+		switch m.key {
+		case "queue_pairs":
+			c.QueuePairs, err = parseWhole(at, m.val)
+		case "miss":
+			c.Miss, err = parseDist(at, m.val)
+		case "source":
+			c.Source, err = parseText(at, m.val)
+		case "note":
+			c.Note, err = parseText(at, m.val)
+		default:
+			err = unknownField(path, m.key, "queue_pairs, miss, source, note")
+		}
+		if err != nil {
+			return nil, err
+		}
+		missing = slices.DeleteFunc(missing, func(k string) bool { return k == m.key })
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("%s.%s is missing", path, missing[0])
+	}
+	return c, nil
 }
 
 func parseDist(path string, raw json.RawMessage) (d Dist, err error) {
@@ -592,7 +680,7 @@ func unknownField(path, key, known string) error {
 
 // join appends a key to a path. A key that is no plain word is quoted.
 func join(path, key string) string {
-	plain := len(key) > 0 && len(key) <= maxNameBytes && !strings.ContainsFunc(key, func(r rune) bool {
+	plain := len(key) > 0 && len(key) <= maxShown && !strings.ContainsFunc(key, func(r rune) bool {
 		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-+.", r)
 	})
 	if !plain {
@@ -606,8 +694,8 @@ func join(path, key string) string {
 
 // clipped quotes text from outside, so that an error stays one short line.
 func clipped(s string) string {
-	if len(s) > maxNameBytes {
-		n := maxNameBytes
+	if len(s) > maxShown {
+		n := maxShown
 		for n > 0 && !utf8.RuneStart(s[n]) {
 			n--
 		}
@@ -631,7 +719,7 @@ var opNames = sync.OnceValue(func() (names []string) {
 
 // didYouMean names the opcodes nearest to an unknown name.
 func didYouMean(name string) string {
-	if len(name) > maxNameBytes { // bounds the work, too
+	if len(name) > maxShown { // bounds the work, too
 		return ""
 	}
 	name = strings.ToUpper(strings.TrimSpace(name))
@@ -690,12 +778,14 @@ func (p Profile) MarshalJSON() ([]byte, error) {
 		Slots    any             `json:"slots"`
 		Threads  any             `json:"threads"`
 		Submit   Dist            `json:"submit"`
+		PerQPs   any             `json:"per_1000_qps,omitempty"`
+		Cache    any             `json:"context_cache,omitempty"`
 		Default  Dist            `json:"default"`
 		Ops      map[string]Dist `json:"ops,omitempty"`
 	}{
 		p.Name, p.Source, p.Note, p.Card, p.Firmware,
-		countJSON(p.Slots, p.SlotsFrom), countJSON(p.Threads, p.ThreadsFrom),
-		p.Submit, p.Default, ops,
+		valueJSON(p.Slots, p.SlotsFrom), valueJSON(p.Threads, p.ThreadsFrom),
+		p.Submit, p.perQPsJSON(), p.ContextCache.json(), p.Default, ops,
 	})
 	if len(b) > maxProfileBytes {
 		return nil, p.wrap(errors.New("longer than 1 MiB"))
@@ -703,15 +793,34 @@ func (p Profile) MarshalJSON() ([]byte, error) {
 	return b, err
 }
 
-func countJSON(n int, e Evidence) any {
+func valueJSON[T any](v T, e Evidence) any {
 	if e == (Evidence{}) {
-		return n
+		return v
 	}
 	return struct {
-		Value  int    `json:"value"`
+		Value  T      `json:"value"`
 		Source string `json:"source,omitempty"`
 		Note   string `json:"note,omitempty"`
-	}{n, e.Source, e.Note}
+	}{v, e.Source, e.Note}
+}
+
+func (p *Profile) perQPsJSON() any {
+	if p.Per1000QPs == 0 && p.Per1000QPsFrom == (Evidence{}) {
+		return nil
+	}
+	return valueJSON(formatLatency(p.Per1000QPs), p.Per1000QPsFrom)
+}
+
+func (c *ContextCache) json() any {
+	if c == nil {
+		return nil
+	}
+	return struct {
+		QueuePairs int    `json:"queue_pairs"`
+		Miss       Dist   `json:"miss"`
+		Source     string `json:"source,omitempty"`
+		Note       string `json:"note,omitempty"`
+	}{c.QueuePairs, c.Miss, c.Source, c.Note}
 }
 
 // MarshalJSON writes the short form, "200us", where it says all.

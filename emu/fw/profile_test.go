@@ -52,13 +52,13 @@ var badProfiles = []struct{ name, text, want string }{
 	{"trailing data", profileText() + "{}", `profile: line 9: invalid character '{' after top-level value`},
 	{"no object", `[1]`, `profile: want an object, not "[1]"`},
 	{"null", `null`, `profile: want an object, not "null"`},
-	{"unknown field", profileText("latency", `"1us"`), `profile "x": latency: unknown field (known: name, source, note, card, firmware, slots, threads, submit, default, ops)`},
-	{"another case", profileText("Slots", "1"), `profile "x": Slots: unknown field (known: name, source, note, card, firmware, slots, threads, submit, default, ops)`},
+	{"unknown field", profileText("latency", `"1us"`), `profile "x": latency: unknown field (known: name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, default, ops)`},
+	{"another case", profileText("Slots", "1"), `profile "x": Slots: unknown field (known: name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, default, ops)`},
 	{"field twice", `{"name": "x", "slots": 1, "slots": 2}`, `profile: slots: given twice`},
 	{"no name", profileText("name", ""), `profile: name is missing`},
 	{"empty name", profileText("name", `""`), `profile: name is empty`},
-	{"name of two lines", profileText("name", `"x\ny"`), `profile "x\ny": name is not one line of at most 64 bytes`},
-	{"long name", profileText("name", `"`+strings.Repeat("x", 65)+`"`), `profile "` + strings.Repeat("x", 64) + `"…: name is not one line of at most 64 bytes`},
+	{"name of two lines", profileText("name", `"x\ny"`), `profile "x\ny": name is not one line of at most 200 bytes`},
+	{"long name", profileText("name", `"`+strings.Repeat("x", 201)+`"`), `profile "` + strings.Repeat("x", 64) + `"…: name is not one line of at most 200 bytes`},
 	{"name not text", profileText("name", "1"), `profile: name: want a string, not "1"`},
 	{"no source", profileText("source", ""), `profile "x": source is missing`},
 	{"empty source", profileText("source", `""`), `profile "x": source is empty`},
@@ -105,6 +105,26 @@ var badProfiles = []struct{ name, text, want string }{
 	{"opcode of 1000 bytes", profileText("ops", `{"`+strings.Repeat("Q", 1000)+`": "1us"}`), `profile "x": ops."` + strings.Repeat("Q", 64) + `"…: unknown opcode`},
 	{"opcode by two names", profileText("ops", `{"RTR2RTS_QP": "1us", "RTR2RTS": "1us"}`), `profile "x": ops.RTR2RTS: the same opcode as ops.RTR2RTS_QP`},
 	{"opcode twice", profileText("ops", `{"CREATE_QP": "1us", "CREATE_QP": "1us"}`), `profile "x": ops.CREATE_QP: given twice`},
+	{"per_1000_qps a number", profileText("per_1000_qps", "1"), `profile "x": per_1000_qps: want a string, not "1"`},
+	{"per_1000_qps negative", profileText("per_1000_qps", `"-1us"`), `profile "x": per_1000_qps: latency -1us is negative`},
+	{"per_1000_qps too long", profileText("per_1000_qps", `{"value": "66s"}`), `profile "x": per_1000_qps: latency 1m6s is above 1m5s (the driver's time-out of 60 s and its recovery of 5 s)`},
+	{"per_1000_qps a distribution", profileText("per_1000_qps", `{"fixed": "1us"}`), `profile "x": per_1000_qps.fixed: unknown field (known: value, source, note)`},
+	{"per_1000_qps without value", profileText("per_1000_qps", `{"source": "s"}`), `profile "x": per_1000_qps.value is missing`},
+	{"per_1000_qps' value an object", profileText("per_1000_qps", `{"value": {}}`), `profile "x": per_1000_qps.value: want a string, not "{}"`},
+	{"per_1000_qps' note empty", profileText("per_1000_qps", `{"value": "1us", "note": ""}`), `profile "x": per_1000_qps.note is empty`},
+	{"cache a number", profileText("context_cache", "1"), `profile "x": context_cache: want an object, not "1"`},
+	{"cache null", profileText("context_cache", "null"), `profile "x": context_cache: want an object, not "null"`},
+	{"cache of nothing", profileText("context_cache", `{}`), `profile "x": context_cache.queue_pairs is missing`},
+	{"cache without miss", profileText("context_cache", `{"queue_pairs": 1}`), `profile "x": context_cache.miss is missing`},
+	{"cache of 0", profileText("context_cache", `{"queue_pairs": 0, "miss": "1us"}`), `profile "x": context_cache.queue_pairs: 0 is not within 1 to 4194304; leave context_cache out if all contexts fit`},
+	{"cache too large", profileText("context_cache", `{"queue_pairs": 4194305, "miss": "1us"}`), `profile "x": context_cache.queue_pairs: 4194305 is not within 1 to 4194304; leave context_cache out if all contexts fit`},
+	{"cache of a half", profileText("context_cache", `{"queue_pairs": 0.5, "miss": "1us"}`), `profile "x": context_cache.queue_pairs: "0.5" is not a whole number`},
+	{"cache's size an object", profileText("context_cache", `{"queue_pairs": {"value": 1}, "miss": "1us"}`), `profile "x": context_cache.queue_pairs: want a whole number, not an object`},
+	{"miss negative", profileText("context_cache", `{"queue_pairs": 1, "miss": "-1us"}`), `profile "x": context_cache.miss: latency -1us is negative`},
+	{"miss too long", profileText("context_cache", `{"queue_pairs": 1, "miss": {"quantiles": {"0.5": "66s"}}}`), `profile "x": context_cache.miss.quantiles.0.5: latency 1m6s is above 1m5s (the driver's time-out of 60 s and its recovery of 5 s)`},
+	{"cache's unknown field", profileText("context_cache", `{"queue_pairs": 1, "miss": "1us", "hit": "0s"}`), `profile "x": context_cache.hit: unknown field (known: queue_pairs, miss, source, note)`},
+	{"miss twice", profileText("context_cache", `{"queue_pairs": 1, "miss": "1us", "miss": "1us"}`), `profile "x": context_cache.miss: given twice`},
+	{"cache's source empty", profileText("context_cache", `{"queue_pairs": 1, "miss": "1us", "source": ""}`), `profile "x": context_cache.source is empty`},
 	{"ops null", profileText("ops", `null`), `profile "x": ops: want an object, not "null"`},
 }
 
@@ -143,6 +163,8 @@ func TestLoadProfile(t *testing.T) {
 	got, err := LoadProfile(strings.NewReader(profileText(
 		"note", `"n"`, "card", `"c"`, "firmware", `"f"`,
 		"threads", `{"value": 3, "source": "s", "note": "guess"}`,
+		"per_1000_qps", `{"value": "1us", "source": "p"}`,
+		"context_cache", `{"note": "c", "miss": {"fixed": "2us", "source": "m"}, "queue_pairs": 32768}`,
 		"ops", `{"RTR2RTS": {"quantiles": {"0.9": "2ms", "5e-1": "1ms"}, "source": "o"}, "2ERR_QP": {"fixed": "65s"}}`)))
 	if err != nil {
 		t.Fatal(err)
@@ -150,8 +172,10 @@ func TestLoadProfile(t *testing.T) {
 	want := &Profile{
 		Name: "x", Source: "test", Note: "n", Card: "c", Firmware: "f",
 		Slots: 31, Threads: 3, ThreadsFrom: Evidence{"s", "guess"},
-		Submit:  Dist{Fixed: 37 * time.Microsecond},
-		Default: Dist{Fixed: 300 * time.Microsecond},
+		Per1000QPs: time.Microsecond, Per1000QPsFrom: Evidence{Source: "p"},
+		ContextCache: &ContextCache{32768, Dist{Fixed: 2 * time.Microsecond, Evidence: Evidence{Source: "m"}}, Evidence{Note: "c"}},
+		Submit:       Dist{Fixed: 37 * time.Microsecond},
+		Default:      Dist{Fixed: 300 * time.Microsecond},
 		Ops: map[mlx5.Op]Dist{
 			mlx5.OpRTR2RTS: {Points: []Point{{0.5, time.Millisecond}, {0.9, 2 * time.Millisecond}}, Evidence: Evidence{Source: "o"}},
 			mlx5.Op2ERR:    {Fixed: MaxLatency},
@@ -302,6 +326,12 @@ func randomProfile(r *rand.Rand) *Profile {
 		Name: "random", Source: "rand", Slots: 1 + r.IntN(maxSlots), Threads: 1 + r.IntN(maxThreads),
 		SlotsFrom: evidence(), ThreadsFrom: evidence(), Submit: dist(), Default: dist(), Ops: map[mlx5.Op]Dist{},
 	}
+	if r.IntN(2) == 0 {
+		p.Per1000QPs, p.Per1000QPsFrom = time.Duration(r.Int64N(int64(MaxLatency)+1)), evidence()
+	}
+	if r.IntN(2) == 0 {
+		p.ContextCache = &ContextCache{1 + r.IntN(maxCached), dist(), evidence()}
+	}
 	for range r.IntN(20) {
 		op, _ := mlx5.ParseOp(opNames()[r.IntN(len(opNames()))])
 		p.Ops[op] = dist()
@@ -373,17 +403,24 @@ func TestProfileRoundTrip(t *testing.T) {
 // What was changed by hand is refused when it is compiled and when it is written.
 func TestProfileByHand(t *testing.T) {
 	for want, change := range map[string]func(*Profile){
-		`profile: name is empty`:                                                              func(p *Profile) { p.Name = "" },
-		`profile "\xff": name is not one line of at most 64 bytes`:                            func(p *Profile) { p.Name = "\xff" },
-		`profile "x": source is empty: say where the figures come from`:                       func(p *Profile) { p.Source = "" },
-		`profile "x": firmware is empty: leave it out`:                                        func(p *Profile) { p.Firmware = " " },
-		`profile "x": threads: 65 is not within 1 to 64`:                                      func(p *Profile) { p.Threads = 65 },
-		`profile "x": threads.note is empty: leave it out`:                                    func(p *Profile) { p.ThreadsFrom.Note = " " },
-		`profile "x": submit: latency -3us is negative`:                                       func(p *Profile) { p.Submit.Fixed = -3 * time.Microsecond },
-		`profile "x": default: both fixed and quantiles`:                                      func(p *Profile) { p.Default.Points = []Point{{0.5, 1}} },
-		`profile "x": ops: Op(0x1) is not a known opcode`:                                     func(p *Profile) { p.Ops[1] = Dist{} },
-		`profile "x": ops.RTR2RTS_QP.quantiles.0.5: comes after 0.9`:                          func(p *Profile) { p.Ops[mlx5.OpRTR2RTS] = Dist{Points: []Point{{0.9, 1}, {0.5, 2}}} },
-		`profile "x": ops.RTR2RTS_QP.source is empty: leave it out, and the profile's counts`: func(p *Profile) { p.Ops[mlx5.OpRTR2RTS] = Dist{Evidence: Evidence{Source: "\t"}} },
+		`profile: name is empty`:                                                                                            func(p *Profile) { p.Name = "" },
+		`profile "\xff": name is not one line of at most 200 bytes`:                                                         func(p *Profile) { p.Name = "\xff" },
+		`profile "x": source is empty: say where the figures come from`:                                                     func(p *Profile) { p.Source = "" },
+		`profile "x": firmware is empty: leave it out`:                                                                      func(p *Profile) { p.Firmware = " " },
+		`profile "x": threads: 65 is not within 1 to 64`:                                                                    func(p *Profile) { p.Threads = 65 },
+		`profile "x": threads.note is empty: leave it out`:                                                                  func(p *Profile) { p.ThreadsFrom.Note = " " },
+		`profile "x": submit: latency -3us is negative`:                                                                     func(p *Profile) { p.Submit.Fixed = -3 * time.Microsecond },
+		`profile "x": default: both fixed and quantiles`:                                                                    func(p *Profile) { p.Default.Points = []Point{{0.5, 1}} },
+		`profile "x": ops: Op(0x1) is not a known opcode`:                                                                   func(p *Profile) { p.Ops[1] = Dist{} },
+		`profile "x": ops.RTR2RTS_QP.quantiles.0.5: comes after 0.9`:                                                        func(p *Profile) { p.Ops[mlx5.OpRTR2RTS] = Dist{Points: []Point{{0.9, 1}, {0.5, 2}}} },
+		`profile "x": ops.RTR2RTS_QP.source is empty: leave it out, and the profile's counts`:                               func(p *Profile) { p.Ops[mlx5.OpRTR2RTS] = Dist{Evidence: Evidence{Source: "\t"}} },
+		`profile "x": per_1000_qps: latency -1ns is negative`:                                                               func(p *Profile) { p.Per1000QPs = -1 },
+		`profile "x": per_1000_qps.source is empty: leave it out, and the profile's counts`:                                 func(p *Profile) { p.Per1000QPsFrom.Source = " " },
+		`profile "x": context_cache.queue_pairs: 0 is not within 1 to 4194304; leave context_cache out if all contexts fit`: func(p *Profile) { p.ContextCache = &ContextCache{} },
+		`profile "x": context_cache.miss: both fixed and quantiles`: func(p *Profile) {
+			p.ContextCache = &ContextCache{QueuePairs: 1, Miss: Dist{Fixed: 1, Points: []Point{{0.5, 1}}}}
+		},
+		`profile "x": context_cache.note is empty: leave it out`: func(p *Profile) { p.ContextCache = &ContextCache{QueuePairs: 1, Evidence: Evidence{Note: " "}} },
 	} {
 		p, err := LoadProfile(strings.NewReader(profileText()))
 		if err != nil {
@@ -409,6 +446,30 @@ func TestProfileByHand(t *testing.T) {
 	}
 	if q.Latency(mlx5.OpRTR2RTS, 0) != 1 || p.Latency(mlx5.OpRTR2RTS, 0) == 1 || q.Latency(mlx5.OpCreateQP, 0) != p.Default.Fixed {
 		t.Error("a copy and its original are mixed up")
+	}
+}
+
+// One term is enough for a profile that adds latency.
+func TestProfileZero(t *testing.T) {
+	for _, c := range []struct {
+		fields []string
+		want   bool
+	}{
+		{nil, true},
+		{[]string{"per_1000_qps", `"0s"`, "context_cache", `{"queue_pairs": 1, "miss": "0s"}`, "ops", `{"2ERR": "0s"}`}, true},
+		{[]string{"per_1000_qps", `"1ns"`}, false},
+		{[]string{"context_cache", `{"queue_pairs": 1, "miss": {"quantiles": {"0.5": "0s", "0.9": "1ns"}}}`}, false},
+		{[]string{"ops", `{"2ERR": "1ns"}`}, false},
+		{[]string{"submit", `"1ns"`}, false},
+		{[]string{"default", `"1ns"`}, false},
+	} {
+		p, err := LoadProfile(strings.NewReader(profileText(append([]string{"submit", `"0s"`, "default", `"0s"`}, c.fields...)...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Zero() != c.want {
+			t.Errorf("%v: Zero is %v", c.fields, p.Zero())
+		}
 	}
 }
 
@@ -443,6 +504,7 @@ func FuzzLoadProfile(f *testing.F) {
 		}
 		f.Add(b)
 	}
+	f.Add([]byte(profileText("per_1000_qps", `{"value": "1us", "note": "n"}`, "context_cache", `{"queue_pairs": 3, "miss": {"quantiles": {"0.5": "1us"}}, "source": "s"}`)))
 	f.Add([]byte(profileText("ops", `{"RTR2RTS": {"quantiles": {"0.5": "1ms", "0.9": "2ms"}}}`)))
 	for _, c := range badProfiles {
 		f.Add([]byte(c.text))

@@ -53,6 +53,9 @@ func (h *HCA) createQP(c command) check {
 	copy(q.qpc[:], ctx)
 	q.wqUmem, q.pmState = in.WQUmemID(), ctx.PMState()
 	q.reset()
+	if h.contexts != nil {
+		h.contexts.use(id - firstQPN)
+	}
 	return h.born(c, id, &q.entry)
 }
 
@@ -76,6 +79,9 @@ func (h *HCA) destroyQP(c command) check {
 		h.umems.get(q.wqUmem).unuse()
 		h.umems.get(ctx.DBRUmemID()).unuse()
 		h.setCounterSet(ctx, 0, 0)
+		if h.contexts != nil {
+			h.contexts.drop(id24(c) - firstQPN)
+		}
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 
 func TestBadOptions(t *testing.T) {
 	for rest, part := range map[string]string{
-		"nonsense":             `no option "nonsense": profile, latency, submit, threads, slots, clock, log_max_qp, kernel, devx, seed, name`,
+		"nonsense":             `no option "nonsense": profile, latency, submit, per_1000_qps, cache, miss, threads, slots, clock, log_max_qp, kernel, devx, seed, name`,
 		",":                    `no option ""`,
 		"seed=1,":              `no option ""`,
 		"=1":                   `no option ""`,
@@ -26,6 +26,13 @@ func TestBadOptions(t *testing.T) {
 		"latency=-1us":         "option latency=-1us: 0 to",
 		"latency=1000h":        "option latency=1000h: 0 to",
 		"submit=x":             "option submit=x: a duration",
+		"per_1000_qps=1":       "option per_1000_qps=1: a duration such as 200us",
+		"per_1000_qps=66s":     "option per_1000_qps=66s: 0 to",
+		"cache=0,miss=1us":     "option cache=0: a number from 1 to 4194304",
+		"cache=4194305":        "option cache=4194305: a number from 1 to 4194304",
+		"cache=1":              "options cache=N and miss=DURATION belong together: give both",
+		"miss=0s":              "options cache=N and miss=DURATION belong together: give both",
+		"cache=1,miss=-1us":    "option miss=-1us: 0 to",
 		"threads=0":            "option threads=0: a number from 1 to 64",
 		"threads=65":           "option threads=65: a number from 1 to 64",
 		"threads=two":          "option threads=two: a number from 1 to 64",
@@ -86,5 +93,46 @@ func TestOptions(t *testing.T) {
 	}
 	if i := d.Info(); !i.Emulated || i.Name != d.Name() || len(i.Ports) != 1 || i.Stack.Kind != devx.StackUnknown {
 		t.Errorf("%+v", i)
+	}
+}
+
+// The terms that depend on the queue pairs are in the profile and in its name,
+// and what commands take.
+func TestContextOptions(t *testing.T) {
+	d, err := devx.Open("emu:cache=2,miss=5us,per_1000_qps=1ms,latency=10us,clock=virtual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	e, _ := Lookup(d.Name())
+	p, clock := e.HCA().Profile(), e.HCA().Clock()
+	if p.Name != "zero+latency=10µs+per_1000_qps=1ms+cache=2+miss=5µs" {
+		t.Errorf("a report would call it %q", p.Name)
+	}
+	var qps [3]*devx.QP
+	for i := range qps {
+		if qps[i], err = d.NewQP(devx.QPConfig{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []time.Duration{18, 18, 18, 13, 13, 18} { // 3 live ones add 3 µs
+		start := clock.Now()
+		if _, err := qps[[]int{0, 1, 2, 2, 1, 0}[i]].Query(); err != nil {
+			t.Fatal(err)
+		}
+		if took := clock.Now() - start; took != want*time.Microsecond {
+			t.Errorf("query %d took %v, want %d µs", i, took, want)
+		}
+	}
+}
+
+// A name with every option is not too long.
+func TestLongestName(t *testing.T) {
+	d, err := devx.Open("emu:profile=published,latency=65s,submit=64.999999999s,threads=64,slots=31,per_1000_qps=64.999999999s,cache=4194304,miss=64.999999999s,clock=virtual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -12,6 +12,11 @@
 //	profile=NAME|FILE  what commands cost: zero (default), published, or a JSON file
 //	latency=DURATION   each command takes this long, in the place of the profile's figures
 //	submit=DURATION    the serial cost of handing a command over, likewise
+//	per_1000_qps=DURATION
+//	                   what every thousand live queue pairs add to a command on one, likewise
+//	cache=N,miss=DURATION
+//	                   contexts of queue pairs that the device keeps at hand, 1 to 4194304, and what a
+//	                   command on another one takes longer, likewise
 //	threads=N          commands that firmware executes at once, 1 to 64
 //	slots=N            command slots, 1 to 31
 //	clock=real|virtual what the commands take their time on
@@ -30,6 +35,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -120,6 +126,9 @@ type config struct {
 	profile string
 	latency time.Duration
 	submit  time.Duration
+	perQPs  time.Duration
+	cache   int
+	miss    time.Duration
 	threads int
 	slots   int
 	kernel  [2]int
@@ -169,7 +178,7 @@ func (d *Device) since(major, minor int) bool {
 func (d *Device) uarUID() bool { return d.since(6, 1) }
 
 func parse(rest string) (config, error) {
-	c := config{profile: "zero", latency: -1, submit: -1, kernel: [2]int{6, 1}}
+	c := config{profile: "zero", latency: -1, submit: -1, perQPs: -1, miss: -1, kernel: [2]int{6, 1}}
 	seen := map[string]bool{}
 	if rest == "" {
 		return c, c.finish()
@@ -187,7 +196,7 @@ func parse(rest string) (config, error) {
 	return c, c.finish()
 }
 
-const optionNames = "profile, latency, submit, threads, slots, clock, log_max_qp, kernel, devx, seed, name"
+const optionNames = "profile, latency, submit, per_1000_qps, cache, miss, threads, slots, clock, log_max_qp, kernel, devx, seed, name"
 
 func (c *config) set(key, value string) (err error) {
 	switch key {
@@ -197,6 +206,12 @@ func (c *config) set(key, value string) (err error) {
 		c.latency, err = duration(key, value)
 	case "submit":
 		c.submit, err = duration(key, value)
+	case "per_1000_qps":
+		c.perQPs, err = duration(key, value)
+	case "cache":
+		c.cache, err = number(key, value, 1, 1<<22)
+	case "miss":
+		c.miss, err = duration(key, value)
 	case "threads":
 		c.threads, err = number(key, value, 1, 64)
 	case "slots":
@@ -259,6 +274,9 @@ func number(key, value string, least, most int) (int, error) {
 
 // finish makes the profile that the options ask for.
 func (c *config) finish() error {
+	if (c.cache > 0) != (c.miss >= 0) {
+		return errors.New("options cache=N and miss=DURATION belong together: give both")
+	}
 	base, err := fw.ProfileByName(c.profile)
 	if err != nil {
 		return err
@@ -272,6 +290,14 @@ func (c *config) finish() error {
 	if c.submit >= 0 {
 		p.Submit = fw.Dist{Fixed: c.submit}
 		p.Name += fmt.Sprintf("+submit=%v", c.submit)
+	}
+	if c.perQPs >= 0 {
+		p.Per1000QPs, p.Per1000QPsFrom = c.perQPs, fw.Evidence{}
+		p.Name += fmt.Sprintf("+per_1000_qps=%v", c.perQPs)
+	}
+	if c.cache > 0 {
+		p.ContextCache = &fw.ContextCache{QueuePairs: c.cache, Miss: fw.Dist{Fixed: c.miss}}
+		p.Name += fmt.Sprintf("+cache=%d+miss=%v", c.cache, c.miss)
 	}
 	if c.threads > 0 {
 		p.Threads = c.threads
