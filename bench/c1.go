@@ -248,7 +248,7 @@ func (r *Run) c1Conclude(sizes []int, series []*contender) {
 	sweep := Sweep{Name: "rtr2rts", What: "RTR to RTS of one queue pair", X: "live queue pairs", Log: true, Device: r.Device}
 	for i, n := range sizes {
 		xs[i], visits[i] = float64(n), series[i].Samples
-		low, high := bootstrapMedian(visits[i], r.seed)
+		low, high := MedianInterval(visits[i], r.seed)
 		sweep.Points = append(sweep.Points, Point{X: xs[i], N: len(visits[i]), Median: Float(Median(visits[i])), Low: Float(low), High: Float(high)})
 	}
 	k := FitKnee(xs, visits, r.seed)

@@ -36,8 +36,7 @@ type Ratio struct {
 }
 
 // CompareCosts computes the ratio of two costs from pairs of them. The interval
-// is a percentile bootstrap of the median, 10,000 resamples; seed makes it
-// repeatable. Fewer than MinPairs pairs are always inconclusive. A pair counts
+// is that of MedianInterval; seed makes it repeatable. Fewer than MinPairs pairs are always inconclusive. A pair counts
 // only if both costs are above zero and finite: a clock too coarse to see one
 // of them says nothing. It panics if a and b differ in length: they are not
 // pairs.
@@ -58,7 +57,7 @@ func CompareCosts(a, b []float64, seed uint64) Ratio {
 		return r
 	}
 	r.Median = Float(Median(ratios))
-	low, high := bootstrapMedian(ratios, seed)
+	low, high := MedianInterval(ratios, seed)
 	r.Low, r.High = Float(low), Float(high)
 	switch {
 	case r.Pairs < MinPairs:
@@ -97,6 +96,41 @@ func quantile(xs []float64, q float64) float64 {
 }
 
 const resamples = 10000
+
+// MedianInterval returns the interval that covers the median of what xs are
+// drawn from with 95 % confidence: a percentile bootstrap, 10,000 resamples,
+// widened to the order statistics that cover it for any distribution where those
+// are wider. By itself the bootstrap of the median of 20 covers it in 93 of 100
+// runs only. NaN of none.
+func MedianInterval(xs []float64, seed uint64) (low, high float64) {
+	if len(xs) == 0 {
+		return math.NaN(), math.NaN()
+	}
+	low, high = bootstrapMedian(xs, seed)
+	sorted := slices.Clone(xs)
+	slices.Sort(sorted)
+	k := medianRank(len(xs))
+	return min(low, sorted[k]), max(high, sorted[len(xs)-1-k])
+}
+
+// medianRank returns the largest k for which the median is below the k-th of n
+// sorted values, counted from 0, in at most 2.5 of 100 cases: the number of values
+// below the median is binomial. It is 0 if there is none.
+func medianRank(n int) int {
+	k, tail := 0, 0.0
+	for ; k < n/2; k++ {
+		if tail += binomial(n, k); tail > 0.025 {
+			break
+		}
+	}
+	return max(k-1, 0)
+}
+
+// binomial is the chance of k heads in n tosses.
+func binomial(n, k int) float64 {
+	lg := func(x int) float64 { v, _ := math.Lgamma(float64(x + 1)); return v }
+	return math.Exp(lg(n) - lg(k) - lg(n-k) - float64(n)*math.Ln2)
+}
 
 // bootstrapMedian returns the 2.5th and 97.5th percentile of the medians of
 // samples drawn from xs with replacement.
