@@ -127,10 +127,11 @@ func c6EmuVerdict(points []BreakEven) Verdict {
 		from--
 		most = max(most, points[from].P, points[from].PAgainst)
 	}
+	v.Where = "make bench DEV=mlx5_0"
 	if most > 0 {
+		v.Answer = OnlyBreakEven
 		v.Why += fmt.Sprintf(" Break-even: with %d or more, a batch is faster for commands of %v and longer.", most, points[from].Command)
 	}
-	v.Why += " A device decides it: make bench DEV=mlx5_0."
 	return v
 }
 

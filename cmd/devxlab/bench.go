@@ -54,14 +54,15 @@ func (c benchCmd) Run(e *env) error {
 	}
 	results := []*bench.Result{}
 	for _, x := range chosen {
-		if e.ctx.Err() != nil {
+		if e.ctx.Err() != nil || err != nil {
 			fmt.Fprintf(e.err, "devxlab: not run: %s\n", x.Name)
 			continue
 		}
 		var r *bench.Result
+		o.Command = c.command(x.Name)
 		if r, err = bench.Do(e.ctx, x, o); r == nil {
 			err = openError(c.Device, err)
-			break
+			continue
 		}
 		results = append(results, r)
 		if !e.asJSON {
@@ -70,20 +71,38 @@ func (c benchCmd) Run(e *env) error {
 			}
 			fmt.Fprintln(e.out)
 		}
-		if err != nil {
-			break
-		}
 	}
 	if dir != "" && len(results) == 0 {
 		_ = os.Remove(dir) // empty
 	}
+	file := "" // the report
+	if dir != "" && len(results) > 0 {
+		var rerr error
+		file, rerr = benchReport(dir, results)
+		err = errors.Join(err, rerr)
+	}
 	switch {
 	case e.asJSON:
 		err = errors.Join(err, e.json(results))
-	case dir != "" && len(results) > 0:
-		fmt.Fprintf(e.out, "raw samples (JSON) and Go benchmark lines (for benchstat): %s\n", dir)
+	case len(results) > 0:
+		err = errors.Join(err, bench.WriteVerdicts(e.out, results))
+		if dir != "" {
+			fmt.Fprintf(e.out, "\nraw samples (JSON) and Go benchmark lines (for benchstat): %s\n", dir)
+		}
+		if file != "" {
+			fmt.Fprintf(e.out, "report, for a browser: %s\n", file)
+		}
 	}
 	return err
+}
+
+// command is the command line that runs one of the experiments again.
+func (c benchCmd) command(name string) string {
+	words := []string{"devxlab", "bench", name, "--device", quote(c.Device)}
+	if c.Quick {
+		words = append(words, "--quick")
+	}
+	return strings.Join(words, " ")
 }
 
 func (c benchCmd) list(e *env) error {

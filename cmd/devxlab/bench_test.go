@@ -40,12 +40,14 @@ func TestBench(t *testing.T) {
 		"place: emu. Kernel and NIC are emulated inside this process (emu:); no hardware is touched.\n",
 		"MICRO  What do the parts of one transition cost",
 		"raw samples (JSON) and Go benchmark lines (for benchstat): " + dir,
+		"\nVerdicts: none\n",
+		"report, for a browser: " + dir,
 	} {
 		if strings.Count(out, w) != 1 {
 			t.Errorf("not once %q in\n%s", w, out)
 		}
 	}
-	if got := strings.Join(files(t, dir), " "); got != "micro.json micro.txt" {
+	if got := strings.Join(files(t, dir), " "); got != "micro.json micro.txt report.html" {
 		t.Errorf("files: %s", got)
 	}
 }
@@ -61,7 +63,7 @@ func TestBenchJSON(t *testing.T) {
 	}
 	code, out, _ = devxlab("", "bench", "--list", "-o", "json")
 	var es []bench.Experiment
-	if err := json.Unmarshal([]byte(out), &es); code != 0 || err != nil || len(es) != 3 || es[2].Name != "scale" || es[2].Default || !es[2].EmuOnly {
+	if err := json.Unmarshal([]byte(out), &es); code != 0 || err != nil || len(es) != len(bench.Experiments()) || es[0].Name != "micro" || !es[0].Default || es[0].EmuOnly {
 		t.Errorf("exit code %d, %v, %+v", code, err, es)
 	}
 	// What cannot be opened is no result, and still JSON.
@@ -140,13 +142,13 @@ func TestBenchInterrupted(t *testing.T) {
 		at    string
 		files string
 	}{
-		{"no hardware is touched", "micro.json micro.txt"},
-		{"The parts (emu)", "c6.json c6.txt micro.json micro.txt"},
+		{"no hardware is touched", "micro.json micro.txt report.html"},
+		{"The parts (emu)", "c6.json c6.txt micro.json micro.txt report.html"},
 	} {
 		dir := t.TempDir()
 		out := &interrupter{at: c.at}
 		var errOut bytes.Buffer
-		code := run([]string{"bench", "--quick", "--dir", dir}, strings.NewReader(""), out, &errOut)
+		code := run([]string{"bench", "micro", "c6", "--quick", "--dir", dir}, strings.NewReader(""), out, &errOut)
 		if code != exitInterrupted {
 			t.Errorf("%q: exit code %d, %s", c.at, code, errOut.String())
 		}
@@ -159,6 +161,9 @@ func TestBenchInterrupted(t *testing.T) {
 			if !strings.Contains(c.files, f) {
 				t.Errorf("%q: file %s", c.at, f)
 			}
+		}
+		if wrote, reported := files(t, dir) != nil, strings.Contains(out.String(), "report, for a browser: "); wrote != reported {
+			t.Errorf("%q: files %v, and a report: %v", c.at, files(t, dir), reported)
 		}
 		results, err := filepath.Glob(filepath.Join(dir, "*", "*.json"))
 		if err != nil {

@@ -45,11 +45,13 @@ a command; 130 interrupted (Ctrl-C, SIGTERM): bench keeps what it has measured. 
 type cli struct {
 	Output string `short:"o" enum:"text,json" default:"text" help:"Output format: text or json."`
 
-	List    listCmd    `cmd:"" help:"List the mlx5 devices of this machine. None is opened."`
-	Info    infoCmd    `cmd:"" help:"Show what a device is and can do."`
-	QP      qpCmd      `cmd:"" name:"qp" help:"Work with queue pairs."`
-	Explain explainCmd `cmd:"" help:"Say what an error means: a dmesg line, an errno, a status and syndrome, a completion."`
-	Bench   benchCmd   `cmd:"" help:"Run experiments: on the emulated device, or on hardware that is named."`
+	List      listCmd      `cmd:"" help:"List the mlx5 devices of this machine. None is opened."`
+	Info      infoCmd      `cmd:"" help:"Show what a device is and can do."`
+	QP        qpCmd        `cmd:"" name:"qp" help:"Work with queue pairs."`
+	Explain   explainCmd   `cmd:"" help:"Say what an error means: a dmesg line, an errno, a status and syndrome, a completion."`
+	Bench     benchCmd     `cmd:"" help:"Run experiments: on the emulated device, or on hardware that is named."`
+	Calibrate calibrateCmd `cmd:"" help:"Measure what a device's commands cost, and write a profile for the emulated one."`
+	Report    reportCmd    `cmd:"" help:"Show what a run of bench found, as text or HTML, or compare two runs."`
 }
 
 // env is what every command gets.
