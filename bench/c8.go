@@ -24,6 +24,7 @@ var c8 = Experiment{
 	Question:   "Do queue pairs survive 500 changes of state a second?",
 	Default:    true,
 	run:        runC8,
+	resume:     resumeC8,
 	text:       c8Text,
 	queuePairs: c8QPs,
 	plan: func(r *Run) string {
@@ -85,9 +86,13 @@ func runC8(ctx context.Context, r *Run) (err error) {
 	c := &Campaign{Rate: r.c8Rate(), Wanted: r.c8Duration()}
 	meant := &contender{Series: Series{Name: c8Meant, What: "a change of state, from when it was meant to begin", Ops: 1, Log: c8Meant, Histogram: newHistogram()}}
 	service := &contender{Series: Series{Name: c8Service, What: "a change of state, the call", Ops: 1, Log: c8Service, Histogram: newHistogram()}}
-	if r.Options.Resume {
-		if c, err = r.resumeC8(meant, service); err != nil {
-			return err
+	if r.resumed != nil {
+		c = r.resumed.Campaign
+		if r.Options.Duration > 0 {
+			c.Wanted = r.Options.Duration
+		}
+		for _, s := range []*contender{meant, service} {
+			s.Histogram.Merge(r.resumed.SeriesOf(s.Name).Histogram)
 		}
 	}
 	c.Runs++
@@ -110,39 +115,28 @@ func runC8(ctx context.Context, r *Run) (err error) {
 	return nil
 }
 
-// resumeC8 takes up what an earlier run in the same directory has measured.
-func (r *Run) resumeC8(series ...*contender) (*Campaign, error) {
+// resumeC8 reads what an earlier run in the same directory has measured, and
+// refuses what would not be the same campaign.
+func resumeC8(r *Run) error {
 	path := filepath.Join(r.Options.Dir, r.Experiment+jsonExt)
 	old, err := Load(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("bench: nothing to resume: there is no %s", path)
+		return fmt.Errorf("bench: nothing to resume: there is no %s", path)
 	case err != nil:
-		return nil, fmt.Errorf("bench: it cannot be resumed: %w", err)
-	}
-	c := old.Campaign
-	if c == nil {
-		return nil, fmt.Errorf("bench: %s is no campaign that could be resumed", path)
+		return fmt.Errorf("bench: it cannot be resumed: %w", err)
+	case old.Campaign == nil || old.SeriesOf(c8Meant) == nil || old.SeriesOf(c8Service) == nil || old.SeriesOf(c8Meant).Histogram == nil || old.SeriesOf(c8Service).Histogram == nil:
+		return fmt.Errorf("bench: %s is no campaign that could be resumed: it has measured nothing yet, or its %s is gone", path, logExt)
 	}
 	if p := old.Provenance; p.Device != r.Provenance.Device || p.Profile != r.Provenance.Profile || p.Firmware != r.Provenance.Firmware {
-		return nil, fmt.Errorf("bench: %s was measured on %s (firmware %s, profile %q), this is %s (firmware %s, profile %q): resume it there, or begin another one",
+		return fmt.Errorf("bench: %s was measured on %s (firmware %s, profile %q), this is %s (firmware %s, profile %q): resume it there, or begin another one",
 			path, p.Device, p.Firmware, p.Profile, r.Provenance.Device, r.Provenance.Firmware, r.Provenance.Profile)
 	}
-	if r.Options.Rate > 0 && r.Options.Rate != c.Rate {
-		return nil, fmt.Errorf("bench: %s was measured with %g changes a second, not %g: begin another one", path, c.Rate, r.Options.Rate)
+	if c := old.Campaign; r.Options.Rate > 0 && r.Options.Rate != c.Rate {
+		return fmt.Errorf("bench: %s was measured with %g changes a second, not %g: begin another one", path, c.Rate, r.Options.Rate)
 	}
-	for _, s := range series {
-		before := old.SeriesOf(s.Name)
-		if before == nil || before.Histogram == nil {
-			return nil, fmt.Errorf("bench: it cannot be resumed: %s has no distribution %s", path, s.Name)
-		}
-		s.Histogram.Merge(before.Histogram)
-	}
-	if r.Options.Duration > 0 {
-		c.Wanted = r.Options.Duration
-	}
-	r.Started = old.Started
-	return c, nil
+	r.Started, r.resumed = old.Started, old
+	return nil
 }
 
 // keepC8 writes what there is so far: a power cut loses half a minute.
@@ -182,7 +176,7 @@ func (r *Run) toggle(ctx context.Context, t *toggler, keep func() error) error {
 	p := newPace(t.watch, c.Rate)
 	before := c.Elapsed
 	kept := time.Now()
-	for i := 0; c.Elapsed < c.Wanted; i++ {
+	for i := 0; c.Elapsed < c.Wanted && before+time.Duration(i)*p.every < c.Wanted; i++ {
 		at, err := p.wait(ctx, i)
 		if err != nil {
 			return err
@@ -202,7 +196,9 @@ func (r *Run) toggle(ctx context.Context, t *toggler, keep func() error) error {
 			}
 		}
 	}
-	return nil
+	err := t.watch.until(ctx, p.start+c.Wanted-before) // the last one's time, too
+	c.Elapsed = before + t.watch.now() - p.start
+	return err
 }
 
 // nextStates are what a queue pair is brought to from a state: onwards most

@@ -19,8 +19,9 @@ type Experiment struct {
 	EmuOnly  bool   `json:"emu_only"` // refuses hardware
 	many     bool   // wants room for a million queue pairs
 
-	run  func(ctx context.Context, r *Run) error
-	text func(r *Result, p *page)
+	run    func(ctx context.Context, r *Run) error
+	resume func(r *Run) error // reads what an earlier run has left; nil: it cannot be resumed
+	text   func(r *Result, p *page)
 
 	// On hardware: how many queue pairs it makes, and what it does with them,
 	// in a sentence.

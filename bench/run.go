@@ -43,7 +43,8 @@ type Run struct {
 	Result
 	seed    uint64
 	shown   time.Time
-	offered int // queue pairs that the device has at most
+	offered int     // queue pairs that the device has at most
+	resumed *Result // what an earlier run has left
 }
 
 // emulated reports whether figures depend on what a profile was told.
@@ -104,6 +105,14 @@ func Do(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	r := &Run{Options: o, seed: 1}
 	if err := r.inspect(e); err != nil {
 		return nil, err
+	}
+	if o.Resume {
+		if e.resume == nil {
+			return nil, fmt.Errorf("bench: %s cannot be resumed: run it again", e.Name)
+		}
+		if err := e.resume(r); err != nil {
+			return nil, err
+		}
 	}
 	if !r.emulated() && o.Announce != nil {
 		if _, err := fmt.Fprintf(o.Announce, "%s, on %s: %s\n", e.Name, o.Device, e.plan(r)); err != nil {

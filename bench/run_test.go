@@ -251,7 +251,7 @@ func TestMicro(t *testing.T) {
 // A whole c6 run answers with a condition.
 func TestC6(t *testing.T) {
 	r, text := run(t, context.Background(), c6, Options{})
-	if len(r.Verdicts) != 1 || r.Verdicts[0].Answer != NotDecidable || r.Verdicts[0].Claim != "C6" {
+	if len(r.Verdicts) != 1 || r.Verdicts[0].Answer != OnlyBreakEven || r.Verdicts[0].Claim != "C6" || r.Verdicts[0].Where == "" {
 		t.Errorf("verdicts %+v", r.Verdicts)
 	}
 	if len(r.BreakEven) != len(c6Costs) || len(r.Series) != 4*len(c6Workers) || len(r.Comparisons) != 2*len(c6Workers) {
@@ -283,7 +283,7 @@ func TestC6(t *testing.T) {
 			}
 		}
 	}
-	for _, w := range []string{"\n1. Own cost (emu", "\n2. Break-even (emu", "\n3. In flight (emu", "\nC6: not decidable here. "} {
+	for _, w := range []string{"\n1. Own cost (emu", "\n2. Break-even (emu", "\n3. In flight (emu", "\nC6: break-even. ", "→ make bench DEV=mlx5_0"} {
 		if !strings.Contains(text, w) {
 			t.Errorf("no %q in\n%s", w, text)
 		}
@@ -554,14 +554,14 @@ func TestExperiments(t *testing.T) {
 		if e.Default {
 			byDefault = append(byDefault, e.Name)
 		}
-		if !e.EmuOnly && (e.plan == nil || e.queuePairs < 1 || e.queuePairs > 64) {
+		if !e.EmuOnly && (e.plan == nil || !e.many && (e.queuePairs < 1 || e.queuePairs > 64)) {
 			t.Errorf("%s may run on hardware, and does not say what it does there, or makes %d queue pairs", e.Name, e.queuePairs)
 		}
 		if e.text == nil || e.Question == "" || experiment(e.Name).Name != e.Name {
 			t.Errorf("%+v", e)
 		}
 	}
-	if !slices.Equal(byDefault, []string{"micro", "c6"}) {
+	if !slices.Equal(byDefault, []string{"micro", "c1", "c2", "c6", "c8", "timer"}) {
 		t.Errorf("by default %v", byDefault)
 	}
 }

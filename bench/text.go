@@ -27,7 +27,11 @@ func (r *Result) WriteText(w io.Writer) error {
 		p.para(f, "- ")
 	}
 	for _, v := range r.Verdicts {
-		p.para(v.Why, fmt.Sprintf("%s: %s. ", v.Claim, v.Answer))
+		why := v.Why
+		if v.Where != "" {
+			why += " → " + v.Where
+		}
+		p.para(why, fmt.Sprintf("%s: %s. ", v.Claim, v.Answer))
 	}
 	if r.Interrupted {
 		p.para("what was measured until then is kept; there is no verdict", "\nINTERRUPTED: ")

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"devxlab.example/emu/uverbs"
+	"devxlab.example/mlx5"
+)
+
+// A campaign in virtual time: a day's changes at their instants, and nothing
+// violated.
+func TestC8(t *testing.T) {
+	r, text := run(t, context.Background(), c8, Options{Device: "emu:clock=virtual,latency=200us,name=c8", Duration: time.Minute})
+	c := r.Campaign
+	// The last one is meant to begin when a minute is nearly over.
+	if c.Changes != 30_000 || c.Checks != 2*c.Changes || c.Violations != 0 || c.Runs != 1 || c.Elapsed < time.Minute || c.Elapsed > time.Minute+10*time.Millisecond {
+		t.Errorf("%+v", c)
+	}
+	for _, name := range []string{c8Meant, c8Service} {
+		s := r.SeriesOf(name)
+		if s == nil || s.Summary.N != c.Changes || s.Summary.P999 == 0 || s.Histogram == nil {
+			t.Fatalf("%s: %+v", name, s)
+		}
+		// Three commands a change, one after the other, are less than 2 ms: each
+		// begins when it is meant to, and takes what the profile says.
+		if s.Summary.Min < 199_000 || s.Summary.Max > 201_000 {
+			t.Errorf("%s: %+v", name, s.Summary)
+		}
+	}
+	if len(r.Verdicts) != 1 || r.Verdicts[0].Answer != NotDecidable || !strings.Contains(r.Verdicts[0].Where, "--duration 8h") {
+		t.Errorf("%+v", r.Verdicts)
+	}
+	if !strings.Contains(text, "30,000") || !strings.Contains(text, "500 a second for 1m0s") {
+		t.Error(text)
+	}
+}
+
+// Load that the device cannot take: latency counts from when a change was meant
+// to begin, and the rate that was achieved is told.
+func TestC8Overloaded(t *testing.T) {
+	r, _ := run(t, context.Background(), c8, Options{Device: "emu:clock=virtual,latency=1ms,name=c8-slow", Duration: 10 * time.Second})
+	c := r.Campaign
+	if rate := float64(c.Changes) / c.Elapsed.Seconds(); rate < 332 || rate > 334 { // three commands a change
+		t.Errorf("%.1f changes a second", rate)
+	}
+	meant, call := r.SeriesOf(c8Meant).Summary, r.SeriesOf(c8Service).Summary
+	if call.Max > 1_001_000 || meant.Max < int64(3*time.Second) {
+		t.Errorf("from the call %+v, from when it was meant %+v", call, meant)
+	}
+}
+
+// Ctrl-C, and on: together they are one campaign.
+func TestC8Resume(t *testing.T) {
+	const device = "emu:clock=virtual,latency=200us,name=c8-resume"
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(context.Background())
+	o := Options{Device: device, Dir: dir, Duration: 20 * time.Second}
+	o.step = func(label string) {
+		if strings.Contains(label, "7s of 20s") {
+			cancel()
+		}
+	}
+	r, err := Do(ctx, c8, o)
+	if err != nil || !r.Interrupted || len(r.Verdicts) > 0 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	first := r.Campaign.Changes
+	if first < 3000 || first > 4000 {
+		t.Fatalf("%d changes in 7 s", first)
+	}
+	// What it was asked for, it remembers.
+	r, err = Do(context.Background(), c8, Options{Device: device, Dir: dir, Resume: true})
+	if err != nil || r.Interrupted || len(r.Verdicts) != 1 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if c := r.Campaign; c.Changes < 9_990 || c.Changes > 10_010 || c.Runs != 2 || c.Violations != 0 || c.Elapsed < 20*time.Second {
+		t.Errorf("%+v", c)
+	}
+	if n := r.SeriesOf(c8Service).Histogram.TotalCount(); n != r.Campaign.Changes {
+		t.Errorf("%d in the histogram", n)
+	}
+	back, err := Load(filepath.Join(dir, "c8.json"))
+	if err != nil || back.Campaign.Changes != r.Campaign.Changes || back.Interrupted {
+		t.Errorf("%+v, %v", back, err)
+	}
+	// A finished one has nothing left to do; a longer one has.
+	if r, err = Do(context.Background(), c8, Options{Device: device, Dir: dir, Resume: true, Duration: 30 * time.Second}); err != nil || r.Campaign.Changes < 14_990 {
+		t.Errorf("%+v, %v", r.Campaign, err)
+	}
+}
+
+func TestC8ResumeRefuses(t *testing.T) {
+	const device = "emu:clock=virtual,name=c8-other"
+	dir := t.TempDir()
+	if _, err := Do(context.Background(), c8, Options{Device: device, Dir: dir, Duration: 10 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		o    Options
+		want string
+	}{
+		{"another device", Options{Device: "emu:clock=virtual,name=c8-another", Dir: dir}, "resume it there"},
+		{"another profile", Options{Device: "emu:clock=virtual,profile=published,name=c8-other", Dir: dir}, "resume it there"},
+		{"another rate", Options{Device: device, Dir: dir, Rate: 100}, "begin another one"},
+		{"nothing", Options{Device: device, Dir: t.TempDir()}, "nothing to resume"},
+	} {
+		c.o.Resume = true
+		if _, err := Do(context.Background(), c8, c.o); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	// Refusing leaves what was there alone.
+	path := filepath.Join(dir, "c8.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Load(path); err != nil || r.Campaign.Changes == 0 {
+		t.Fatalf("after being refused the file has %v, %v", r, err)
+	}
+	if err := os.WriteFile(path, b[:len(b)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Do(context.Background(), c8, Options{Device: device, Dir: dir, Resume: true}); err == nil || !strings.Contains(err.Error(), "cannot be resumed") {
+		t.Errorf("cut short: %v", err)
+	}
+}
+
+// A queue pair that leaves its state behind the campaign's back is noticed, and
+// on the emulated device that is a fault.
+func TestC8Notices(t *testing.T) {
+	const device = "emu:clock=virtual,name=c8-fault"
+	n, faults := 0, int64(0)
+	r, err := Do(context.Background(), c8, Options{Device: device, Duration: 10 * time.Second, step: func(string) {
+		if n++; n == 1000 {
+			emu, _ := uverbs.Lookup(device)
+			for qpn := range uint32(1 << 10) {
+				if emu.HCA().Fault(qpn, mlx5.StateErr) {
+					faults++
+				}
+			}
+		}
+	}})
+	if err == nil || !strings.Contains(err.Error(), "a fault of this module") {
+		t.Fatal(err)
+	}
+	// One that is reset before anybody looks is not seen; a change that is refused
+	// and the state that is then found are two.
+	if c := r.Campaign; faults < 5 || c.Violations < faults/4 || c.Violations > 2*faults || !strings.Contains(strings.Join(c.First, "\n"), "is in ERR and must be in RTS") {
+		t.Errorf("%d faults, %d violations: %q", faults, c.Violations, c.First)
+	}
+}
+
+func TestC8Verdict(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		c      Campaign
+		answer string
+	}{
+		{"hours", Campaign{Rate: 500, Elapsed: 2 * time.Hour, Changes: 3_600_000}, Supported},
+		{"too short", Campaign{Rate: 500, Elapsed: time.Minute, Changes: 30_000}, NotDecidable},
+		{"too slow", Campaign{Rate: 500, Elapsed: 2 * time.Hour, Changes: 3_000_000}, NotDecidable},
+		{"violated", Campaign{Rate: 500, Elapsed: time.Second, Changes: 500, Violations: 1, First: []string{"x"}}, Refuted},
+	} {
+		v := c8Verdict(&Result{Campaign: &c.c, Provenance: Provenance{Place: PlaceHW, Device: "mlx5_7"}})
+		if v.Answer != c.answer || (v.Answer == NotDecidable) != strings.Contains(v.Where, "mlx5_7") {
+			t.Errorf("%s: %+v", c.name, v)
+		}
+	}
+	if got := fmt.Sprint(percentiles(Summary{P50: 1000, Max: 5000})); got != "[1 µs - - - 5 µs]" {
+		t.Error(got)
+	}
+}
