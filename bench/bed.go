@@ -80,6 +80,15 @@ type bed struct {
 	qps []*devx.QP
 }
 
+// newBed makes one with the time-out and retries that were asked for.
+func (r *Run) newBed(name string, n int) (*bed, error) {
+	b, err := newBed(name, n)
+	if p := r.Options.QP; err == nil && p != nil {
+		b.c.rts.AckTimeout, b.c.rts.RetryCount, b.c.rts.RNRRetry = mlx5.Set(p.QPTimeout), mlx5.Set(p.RetryCnt), mlx5.Set(p.RNRRetry)
+	}
+	return b, err
+}
+
 func newBed(name string, n int) (*bed, error) {
 	d, err := devx.Open(name)
 	if err != nil {

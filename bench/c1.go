@@ -55,8 +55,8 @@ func (r *Run) c1Most() int {
 		most = c1Quick
 	}
 	most = min(most, r.offered)
-	if n := r.Options.MaxQP; n > 0 {
-		most = min(most, n)
+	if q := r.Options.QP; q != nil {
+		most = min(most, q.MaxQP)
 	}
 	return most
 }
@@ -84,13 +84,13 @@ type crowd struct {
 
 func runC1(ctx context.Context, r *Run) (err error) {
 	sizes := c1Sizes(r.c1Most())
-	if r.small && r.Options.MaxQP == 0 {
+	if r.small && r.Options.QP == nil {
 		sizes = sizes[:min(3, len(sizes))]
 	}
 	r.Params["queue_pairs"], r.Params["timed"] = sizes, c1Timed
 	r.Method = fmt.Sprintf("One device; %d times the number of live queue pairs goes up and down again, and at each number, each time: %d random queue pairs are brought to RTR, every other live one is reset once, and then the transition of those to RTS is timed, one by one. A point is the median of the visits' medians.",
 		c1Cycles, r.repeats(c1Timed))
-	bd, err := newBed(r.Device, 0)
+	bd, err := r.newBed(r.Device, 0)
 	if err != nil {
 		return err
 	}

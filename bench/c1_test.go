@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"devxlab.example/internal/qpparams"
 	"devxlab.example/internal/race"
 )
 
@@ -16,7 +17,9 @@ import (
 // whole way from the profile to the verdict.
 func runC1On(t *testing.T, options string, most int, hardware bool) *Result {
 	t.Helper()
-	r, err := Do(context.Background(), c1, Options{Device: "emu:clock=virtual,log_max_qp=20," + options, MaxQP: most, small: true, asHardware: hardware})
+	q := qpparams.Default()
+	q.MaxQP = most
+	r, err := Do(context.Background(), c1, Options{Device: "emu:clock=virtual,log_max_qp=20," + options, QP: &q, small: true, asHardware: hardware})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func c2Name(how, what string) string { return "burst/how=" + how + "/" + what }
 
 // c2Bursts measures bursts on the device itself.
 func (r *Run) c2Bursts(ctx context.Context, p timerfix.Policy) (err error) {
-	bd, err := newBed(r.Device, 0)
+	bd, err := r.newBed(r.Device, 0)
 	if err != nil {
 		return err
 	}

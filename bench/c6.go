@@ -75,7 +75,7 @@ func (r *Run) duel(ctx context.Context, bd *bed, prefix string, workers, rounds,
 // c6Device measures on hardware, where the firmware decides.
 func (r *Run) c6Device(ctx context.Context) (err error) {
 	r.Method = fmt.Sprintf("One by one: devx.Modify in a loop. Batched: batch.Add and batch.Run in groups of %d. Each moves the same queue pairs from RESET to INIT, RTR, RTS and back.", c6Group)
-	bd, err := newBed(r.Device, c6Group)
+	bd, err := r.newBed(r.Device, c6Group)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ const (
 // the device's time is what the profile was told.
 func (r *Run) c6Flight(ctx context.Context) (err error) {
 	r.Params["flight_device"] = c6FlightDevice
-	bd, err := newBed(c6FlightDevice, batch.MaxGroup)
+	bd, err := r.newBed(c6FlightDevice, batch.MaxGroup)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ const (
 
 // c6Own measures what batching itself costs: on a device that answers at once.
 func (r *Run) c6Own(ctx context.Context) (err error) {
-	bd, err := newBed(c6OwnDevice, c6Group)
+	bd, err := r.newBed(c6OwnDevice, c6Group)
 	if err != nil {
 		return err
 	}

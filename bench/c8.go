@@ -97,7 +97,7 @@ func runC8(ctx context.Context, r *Run) (err error) {
 	}
 	c.Runs++
 	r.Campaign = c
-	bd, err := newBed(r.Device, c8QPs)
+	bd, err := r.newBed(r.Device, c8QPs)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ const (
 
 func runMicro(ctx context.Context, r *Run) (err error) {
 	r.Method = "One sample of each part in turn; a sample is the mean over the calls that stand beside it. Ratios are to getpid in the same round."
-	bd, err := newBed(r.Device, 1)
+	bd, err := r.newBed(r.Device, 1)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"devxlab.example/devx"
 	"devxlab.example/emu/uverbs"
+	"devxlab.example/internal/qpparams"
 )
 
 // ErrEmuOnly is in the error of an experiment that refuses hardware.
@@ -25,10 +26,13 @@ type Options struct {
 	Duration time.Duration // of campaigns (c8); 0: a short one
 	Rate     float64       // of campaigns, operations a second; 0: the claim's
 	Resume   bool          // a campaign goes on with what an earlier run has left in Dir
-	MaxQP    int           // sweeps over queue pairs stop there; 0: at what the device offers
 	Command  string        // that runs the experiment again, for the result
-	Progress io.Writer     // a terminal; nil: none
-	Announce io.Writer     // gets what will be done to hardware, before it is done; nil: none
+	// What queue pairs get in RTR2RTS, and where sweeps over their number stop; nil:
+	// qpparams.Default, and what the device offers.
+	QP *qpparams.Params
+
+	Progress io.Writer // a terminal; nil: none
+	Announce io.Writer // gets what will be done to hardware, before it is done; nil: none
 
 	// For tests: take an emulated device for hardware, see each step, and do
 	// little in each sample.
@@ -182,6 +186,9 @@ func (r *Run) inspect(e Experiment) error {
 		p.Place, p.Profile = PlaceHW, ""
 	}
 	r.Result = Result{Format: Format, Experiment: e.Name, Question: e.Question, Command: r.Options.Command, Params: Params{}, Started: time.Now(), Provenance: p}
+	if q := r.Options.QP; q != nil {
+		r.Result.Params["max_qp"], r.Result.Params["qp_timeout"], r.Result.Params["retry_cnt"], r.Result.Params["rnr_retry"] = q.MaxQP, q.QPTimeout, q.RetryCnt, q.RNRRetry
+	}
 	caps, err := d.Caps()
 	if err == nil {
 		r.offered = 1 << caps.LogMaxQP()

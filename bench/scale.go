@@ -111,7 +111,7 @@ func runScale(ctx context.Context, r *Run) (err error) {
 }
 
 func newHerd(ctx context.Context, r *Run, name string, n int) (*herd, error) {
-	bd, err := newBed(name, 0)
+	bd, err := r.newBed(name, 0)
 	if err != nil {
 		return nil, err
 	}

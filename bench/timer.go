@@ -49,7 +49,7 @@ func runTimer(ctx context.Context, r *Run) (err error) {
 	r.Method = fmt.Sprintf("Interleaved: a sample is %d shots, each due %v to %v ahead. Bare: a timerfd set to the absolute time and read; late is the clock after the read. Deferred: timerfix, %s others pending; late is the beginning of the call that sends the transition.",
 		timerShots, timerAhead, 2*timerAhead, count(many))
 	r.Params["pending"], r.Params["pending_few"], r.Params["shots"] = many, timerFew, timerShots
-	bd, err := newBed(r.Device, 1)
+	bd, err := r.newBed(r.Device, 1)
 	if err != nil {
 		return err
 	}

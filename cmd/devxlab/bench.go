@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,14 +18,22 @@ import (
 	"devxlab.example/bench"
 	"devxlab.example/devx"
 	"devxlab.example/emu/uverbs"
+	"devxlab.example/internal/qpparams"
 )
 
 type benchCmd struct {
-	Experiments []string `arg:"" optional:"" help:"Which ones (see --list); default: micro and c6."`
+	Experiments []string `arg:"" optional:"" help:"Which ones (see --list); default: all but those that --list marks."`
 	Device      string   `default:"emu:" env:"DEV" help:"Where to measure. Hardware is opened only if it is named, here or in $DEV."`
 	Dir         string   `default:"results" help:"Directory for raw samples and benchmark lines; each run gets one of its own below it. Empty: nothing is written."`
 	Quick       bool     `help:"The fewest pairs that allow an answer: 20."`
-	List        bool     `help:"List the experiments and their questions."`
+
+	Duration time.Duration `placeholder:"TIME" help:"How long c8 lasts, all runs together; default 20s."`
+	Rate     float64       `placeholder:"N" help:"Changes of state a second in c8; default 500."`
+	Resume   string        `placeholder:"DIR" help:"Go on with the c8 that was interrupted in this run's directory (results/20…)."`
+
+	qpparams.Flags
+
+	List bool `help:"List the experiments and their questions."`
 }
 
 func (c benchCmd) Run(e *env) error {
@@ -34,23 +43,23 @@ func (c benchCmd) Run(e *env) error {
 	if c.Device == "" {
 		c.Device = uverbs.Scheme + ":"
 	}
+	o, err := c.options(e)
+	if err != nil {
+		return usageError{err}
+	}
 	chosen, err := c.choose()
 	if err != nil {
 		return usageError{err}
 	}
-	dir := ""
-	if c.Dir != "" {
+	dir := c.Resume
+	if dir == "" && c.Dir != "" {
 		if dir, err = runDir(c.Dir, time.Now()); err != nil {
 			return err
 		}
 	}
-	o := bench.Options{Device: c.Device, Dir: dir, Quick: c.Quick, Announce: e.err}
-	if isTerminal(e.err) {
-		o.Progress = e.err
-	}
+	o.Dir = dir
 	if !e.asJSON {
 		c.announce(e)
-		o.Announce = e.out
 	}
 	results := []*bench.Result{}
 	for _, x := range chosen {
@@ -72,13 +81,19 @@ func (c benchCmd) Run(e *env) error {
 			fmt.Fprintln(e.out)
 		}
 	}
-	if dir != "" && len(results) == 0 {
+	if dir != "" && len(results) == 0 && c.Resume == "" {
 		_ = os.Remove(dir) // empty
 	}
 	file := "" // the report
 	if dir != "" && len(results) > 0 {
 		var rerr error
-		file, rerr = benchReport(dir, results)
+		all := results
+		if c.Resume != "" { // what the first run measured besides
+			if there, _ := bench.LoadDir(dir); len(there) > 0 {
+				all = there
+			}
+		}
+		file, rerr = benchReport(dir, all)
 		err = errors.Join(err, rerr)
 	}
 	switch {
@@ -96,12 +111,66 @@ func (c benchCmd) Run(e *env) error {
 	return err
 }
 
+// options are what the flags say, checked.
+func (c benchCmd) options(e *env) (bench.Options, error) {
+	o := bench.Options{Device: c.Device, Quick: c.Quick, Duration: c.Duration, Rate: c.Rate, Resume: c.Resume != "", Announce: e.out}
+	if e.asJSON {
+		o.Announce = e.err
+	}
+	if isTerminal(e.err) {
+		o.Progress = e.err
+	}
+	switch {
+	case c.Duration < 0:
+		return o, fmt.Errorf("--duration %v: a time above 0, such as 20s or 8h", c.Duration)
+	case c.Rate < 0 || c.Rate > maxRate || math.IsNaN(c.Rate):
+		return o, fmt.Errorf("--rate %g: above 0 and at most %d a second", c.Rate, maxRate)
+	case c.Resume != "" && !slices.Equal(c.Experiments, []string{"c8"}):
+		return o, errors.New("--resume goes on with c8: devxlab bench c8 --resume DIR")
+	}
+	p, sources, err := c.Flags.Resolve()
+	if err != nil {
+		return o, err
+	}
+	for _, s := range sources {
+		if s.Kind == qpparams.FromDefault {
+			continue
+		}
+		warn(e, p)
+		if sources["max_qp"].Kind == qpparams.FromDefault {
+			p.MaxQP = 1<<24 - 1 // nobody asked for a limit
+		}
+		o.QP = &p
+		break
+	}
+	return o, nil
+}
+
+// maxRate is what no device does one after the other.
+const maxRate = 1_000_000
+
 // command is the command line that runs one of the experiments again.
 func (c benchCmd) command(name string) string {
 	words := []string{"devxlab", "bench", name, "--device", quote(c.Device)}
+	flag := func(name string, value *string) {
+		if value != nil {
+			words = append(words, name, quote(*value))
+		}
+	}
 	if c.Quick {
 		words = append(words, "--quick")
 	}
+	if name == "c8" && c.Duration > 0 {
+		words = append(words, "--duration", c.Duration.String())
+	}
+	if name == "c8" && c.Rate > 0 {
+		words = append(words, "--rate", fmt.Sprint(c.Rate))
+	}
+	flag("--config", c.Config)
+	flag("--max-qp", c.MaxQP)
+	flag("--qp-timeout", c.QPTimeout)
+	flag("--retry-cnt", c.RetryCnt)
+	flag("--rnr-retry", c.RNRRetry)
 	return strings.Join(words, " ")
 }
 

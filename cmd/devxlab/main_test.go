@@ -67,7 +67,7 @@ func TestCommands(t *testing.T) {
 		err  []string // the same of standard error
 	}{
 		{args: []string{"--help"}, code: 0, out: []string{"Exit codes: 0 done", "130 interrupted", "list [flags]", "bench [<experiments> ...]"}},
-		{args: []string{"bench", "--help"}, code: 0, out: []string{"--device=\"emu:\"", "$DEV", "--quick", "default: micro and c6"}},
+		{args: []string{"bench", "--help"}, code: 0, out: []string{"--device=\"emu:\"", "$DEV", "--quick", "default: all but"}},
 		{args: nil, code: 2, err: []string{"expected one of", "see devxlab --help"}},
 		{args: []string{"nonsense"}, code: 2, err: []string{"nonsense"}},
 		{args: []string{"info"}, code: 2, err: []string{"expected \"<device>\""}},
