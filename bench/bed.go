@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"devxlab.example/batch"
 	"devxlab.example/devx"
 	"devxlab.example/mlx5"
@@ -153,8 +155,9 @@ func (b *bed) oneByOne(rounds int) func(context.Context) (sample, error) {
 
 // batched measures the same through a batch, one group a step: what it costs
 // to fill and to empty the batch is in it, too. With depth above 0 it looks at
-// how many commands were in flight.
-func (b *bed) batched(t *batch.Batch, rounds, depth int) func(context.Context) (sample, error) {
+// how many commands were in flight, and notes in took, unless that is nil, how
+// long each was under way.
+func (b *bed) batched(t *batch.Batch, rounds, depth int, took *hdrhistogram.Histogram) func(context.Context) (sample, error) {
 	ends := make([]time.Duration, len(b.qps))
 	return func(ctx context.Context) (sample, error) {
 		var spent, busy, possible, wall time.Duration
@@ -177,13 +180,17 @@ func (b *bed) batched(t *batch.Batch, rounds, depth int) func(context.Context) (
 			ends = ends[:0]
 			for r := range t.Results() {
 				busy += r.Took
+				if took != nil {
+					_ = took.RecordValue(int64(min(max(r.Took, 1), longest)))
+				}
 				ends = append(ends, r.Sent.Add(r.Took).Sub(sent))
 			}
 			slices.Sort(ends)
 			possible += mostBusy(depth, ends)
 			wall += ends[len(ends)-1]
 		}
-		s := sample{ns: perOp(spent, rounds*stepsPerCycle*len(b.qps))}
+		n := rounds * stepsPerCycle * len(b.qps)
+		s := sample{ns: perOp(spent, n), more: []float64{perOp(busy, n)}}
 		if wall > 0 {
 			s.inFlight, s.possible = float64(busy)/float64(wall), float64(possible)/float64(wall)
 		}

@@ -245,15 +245,11 @@ func (c *crowd) touchOthers(ctx context.Context, chosen []int) error {
 // c1Conclude makes the sweep, looks for a knee, and says what follows.
 func (r *Run) c1Conclude(sizes []int, series []*contender) {
 	xs, visits := make([]float64, len(sizes)), make([][]float64, len(sizes))
-	sweep := Sweep{Name: "rtr2rts", What: "RTR to RTS of one queue pair", X: "live queue pairs", Log: true, Device: r.Device}
 	for i, n := range sizes {
 		xs[i], visits[i] = float64(n), series[i].Samples
-		low, high := MedianInterval(visits[i], r.seed)
-		sweep.Points = append(sweep.Points, Point{X: xs[i], N: len(visits[i]), Median: Float(Median(visits[i])), Low: Float(low), High: Float(high)})
 	}
 	k := FitKnee(xs, visits, r.seed)
-	sweep.Knee = &k
-	r.Sweeps = append(r.Sweeps, sweep)
+	r.sweepOver(Sweep{Name: "rtr2rts", What: "RTR to RTS of one queue pair", X: "live queue pairs", Log: true, Device: r.Device, Knee: &k}, sizes, c1Name)
 	if len(xs) < kneeSizes {
 		r.Verdicts = append(r.Verdicts, Verdict{Claim: "C1", Answer: NotDecidable, Why: k.Why + ".", Where: "a run with more queue pairs"})
 		return

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"devxlab.example/batch"
 )
 
@@ -67,7 +69,16 @@ func (r *Run) duel(ctx context.Context, bd *bed, prefix string, workers, rounds,
 	procs := procsFor(workers)
 	serial := &contender{Series: series, sample: bd.oneByOne(rounds), procs: procs}
 	serial.Name = name + "/how=serial"
-	batched := &contender{Series: series, sample: bd.batched(t, rounds, depth), procs: procs}
+	var took *hdrhistogram.Histogram
+	var parts []*contender
+	if look {
+		took = newHistogram()
+		parts = []*contender{{Series: Series{
+			Name: name + "/command", What: "one command of a batch, from the call until it returned", Device: series.Device, Profile: series.Profile,
+			Ops: series.Ops, Log: name + "/command", Histogram: took,
+		}}}
+	}
+	batched := &contender{Series: series, sample: bd.batched(t, rounds, depth, took), procs: procs, parts: parts}
 	batched.Name, batched.Depth = name+"/how=batched", depth
 	return r.against(ctx, pairs, batched, serial)
 }
@@ -80,6 +91,7 @@ func (r *Run) c6Device(ctx context.Context) (err error) {
 		return err
 	}
 	defer closed(&err, bd.d)
+	defer r.c6Sweep("device", r.Device)
 	for _, workers := range c6Workers {
 		if err := r.duel(ctx, bd, "device", workers, c6RoundsHW, r.pairs(c6PairsHW), Series{}, true); err != nil {
 			return err
@@ -90,6 +102,15 @@ func (r *Run) c6Device(ctx context.Context) (err error) {
 	}
 	r.Verdicts = append(r.Verdicts, c6Verdict(r.ComparisonOf(c6Names("device", c6Claimed))))
 	return nil
+}
+
+// c6Sweep shows a transition against the workers.
+func (r *Run) c6Sweep(prefix, device string) {
+	for _, how := range []string{"batched", "serial"} {
+		r.sweepOver(Sweep{Name: prefix + "/how=" + how, What: "one transition, " + how, X: "workers", Log: true, Device: device}, c6Workers, func(w int) string {
+			return fmt.Sprintf("%s/workers=%d/how=%s", prefix, w, how)
+		})
+	}
 }
 
 // c6Names are the names of the series of a duel.
@@ -145,4 +166,16 @@ func c6DeviceText(r *Result, p *page) {
 		rows = append(rows, []string{fmt.Sprint(w), nanos(Median(s.Samples)), nanos(Median(b.Samples)), fmt.Sprintf("%.1f", b.InFlight), fmt.Sprintf("%.1f", b.Possible), ratio, pairs, answer})
 	}
 	p.table("rrrrrlrl", []string{"workers", "one by one", "batched", "in flight", "possible", "batched / one by one [95 %]", "pairs", "batched is"}, rows...)
+	var whole [][]string
+	for _, w := range c6Workers {
+		batched, _ := c6Names("device", w)
+		b, c := r.SeriesOf(batched), r.SeriesOf(fmt.Sprintf("device/workers=%d/command", w))
+		if b != nil && c != nil {
+			whole = append(whole, append([]string{fmt.Sprint(w), nanos(c6Group * Median(b.Samples))}, percentiles(c.Summary)...))
+		}
+	}
+	if whole != nil {
+		p.section(fmt.Sprintf("A batch of %d, and each of its commands (%s)", c6Group, r.Provenance.Place), "A command, from the call until it returned: also while it waits for a slot or for the firmware.")
+		p.table("rrrrrrr", []string{"workers", "a batch", "command P50", "P90", "P99", "P99.9", "most"}, whole...)
+	}
 }

@@ -25,6 +25,18 @@ func (r *Run) c6Flight(ctx context.Context) (err error) {
 		return err
 	}
 	defer closed(&err, bd.d)
+	defer func() {
+		for _, procs := range []string{"enough", "few"} {
+			r.sweepOver(Sweep{
+				Name: "flight/procs=" + procs, What: "one transition of a batch, commands of 1 ms", X: "workers", Log: true, Device: c6FlightDevice,
+			}, c6Workers, func(w int) string {
+				if procs == "few" {
+					return flightName(w, c6FewProcs)
+				}
+				return flightName(w, w+2)
+			})
+		}
+	}()
 	for _, workers := range c6Workers {
 		// As many queue pairs as workers: each step is one wave.
 		wave := &bed{bd.d, bd.c, bd.qps[:workers]}
@@ -50,7 +62,7 @@ func (r *Run) c6FlightAt(ctx context.Context, bd *bed, workers int) (err error) 
 			},
 			procs: procs,
 		}
-		warm, measured := bd.batched(t, 1, 0), bd.batched(t, 1, workers)
+		warm, measured := bd.batched(t, 1, 0, nil), bd.batched(t, 1, workers, nil)
 		c.sample = func(ctx context.Context) (sample, error) {
 			if _, err := warm(ctx); err != nil { // after the change of GOMAXPROCS
 				return sample{}, err

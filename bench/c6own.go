@@ -20,6 +20,7 @@ func (r *Run) c6Own(ctx context.Context) (err error) {
 		return err
 	}
 	defer closed(&err, bd.d)
+	defer r.c6Sweep("own", c6OwnDevice)
 	for _, workers := range c6Workers {
 		if err := r.duel(ctx, bd, "own", workers, r.repeats(c6OwnRounds), r.pairs(c6OwnPairs), Series{Device: c6OwnDevice, Profile: "zero"}, false); err != nil {
 			return err

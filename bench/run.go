@@ -296,6 +296,22 @@ func (r *Run) compare(a, b *contender) {
 	r.Comparisons = append(r.Comparisons, Comparison{A: a.Name, B: b.Name, Ratio: CompareCosts(a.Samples[:n], b.Samples[:n], r.seed)})
 }
 
+// sweepOver puts series that were measured at different x into one sweep. What
+// was not measured is not in it.
+func (r *Run) sweepOver(s Sweep, xs []int, name func(x int) string) {
+	for _, x := range xs {
+		m := r.SeriesOf(name(x))
+		if m == nil {
+			continue
+		}
+		low, high := MedianInterval(m.Samples, r.seed)
+		s.Points = append(s.Points, Point{X: float64(x), N: len(m.Samples), Median: Float(Median(m.Samples)), Low: Float(low), High: Float(high), Void: m.Void})
+	}
+	if s.Points != nil {
+		r.Sweeps = append(r.Sweeps, s)
+	}
+}
+
 // voidDepth says why a point of a sweep over depth must not be used: fewer
 // commands were in flight than should have been.
 func voidDepth(achieved, asked float64) string {

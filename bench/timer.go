@@ -35,8 +35,8 @@ var timer = Experiment{
 const (
 	timerPending = 100_000
 	timerFew     = 100
-	timerPairs   = 40
-	timerShots   = 100 // in one sample
+	timerPairs   = 60
+	timerShots   = 200 // in one sample
 	timerAhead   = 300 * time.Microsecond
 	timerBatch   = 500 // deferred and cancelled in one sample
 )
