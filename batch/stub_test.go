@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/devx"
-	"devxlab.example/internal/stub"
+	"devxlab.example/devx/devxtest"
 	"devxlab.example/mlx5"
 )
 
 // openStub opens a device whose transitions return what modify says.
 func openStub(t tester, modify func(op mlx5.Op, qpn uint32) unix.Errno) *devx.Device {
 	t.Helper()
-	d, err := stub.Open(func(cmd []byte) unix.Errno {
+	d, err := devxtest.Open(func(cmd []byte) unix.Errno {
 		if modify == nil {
 			return 0
 		}

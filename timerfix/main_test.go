@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/devx"
+	"devxlab.example/devx/devxtest"
 	"devxlab.example/emu/uverbs"
 	"devxlab.example/internal/leaktest"
-	"devxlab.example/internal/stub"
 	"devxlab.example/mlx5"
 )
 
@@ -130,7 +130,7 @@ func open(t tester, options string) (*devx.Device, *uverbs.Device) {
 
 func openStub(t tester, modify func(cmd []byte) unix.Errno) *devx.Device {
 	t.Helper()
-	d, err := stub.Open(modify)
+	d, err := devxtest.Open(modify)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

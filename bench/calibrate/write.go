@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"devxlab.example/emu/fw"
+	"devxlab.example/internal/atomicfile"
 )
 
 // ErrExists is in the error of a profile that would replace a file.
@@ -23,7 +24,7 @@ var ErrExists = errors.New("exists already")
 // WriteProfile writes a profile to a file, which it replaces only if force is
 // set. Whatever happens, the file is afterwards what it was or the whole
 // profile.
-func WriteProfile(file string, p *fw.Profile, force bool) (err error) {
+func WriteProfile(file string, p *fw.Profile, force bool) error {
 	if err := Writable(file, force); err != nil {
 		return err
 	}
@@ -36,34 +37,21 @@ func WriteProfile(file string, p *fw.Profile, force bool) (err error) {
 		return err
 	}
 	text.WriteByte('\n')
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
-	if err != nil {
-		return fmt.Errorf("calibrate: the profile cannot be written: %w", err)
+	write := atomicfile.Create
+	if force {
+		write = atomicfile.Write
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("calibrate: the profile is not written: %w", err), os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(text.Bytes())
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	err = write(file, func(w io.Writer) error {
+		_, err := w.Write(text.Bytes())
 		return err
+	})
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("calibrate: %s %w: --force replaces it", file, ErrExists)
+	case err != nil:
+		return fmt.Errorf("calibrate: the profile is not written: %w", err)
 	}
-	if !force { // a link, unlike a rename, replaces nothing that came meanwhile
-		if err = os.Link(f.Name(), file); err == nil {
-			return os.Remove(f.Name())
-		}
-		if errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("%s %w: --force replaces it", file, ErrExists)
-		}
-	}
-	return os.Rename(f.Name(), file)
+	return nil
 }
 
 // Writable reports now what would otherwise be lost later: that the file exists

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strings"
 	"time"
 
 	"devxlab.example/devx"
+	"devxlab.example/internal/atomicfile"
 	"devxlab.example/internal/qpparams"
 	"devxlab.example/mlx5"
 )
@@ -301,15 +301,12 @@ func warn(e *env, p qpparams.Params) {
 
 // writeParams makes a file, and none that is half of one.
 func writeParams(name string, p qpparams.Params) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if errors.Is(err, fs.ErrExist) {
+	err := atomicfile.Create(name, p.Write)
+	switch {
+	case errors.Is(err, fs.ErrExist):
 		return usageError{fmt.Errorf("--write %s: it exists and is not overwritten; name another file, or remove it first", name)}
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("--write: %w", err)
-	}
-	if err := errors.Join(p.Write(f), f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("--write: %w", err), os.Remove(name))
 	}
 	return nil
 }

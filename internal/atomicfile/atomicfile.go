@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -28,6 +29,26 @@ func Write(path string, write func(io.Writer) error) (err error) {
 		}
 		return errors.Join(buffered(f, write), f.Close())
 	}
+	return place(path, write, os.Rename)
+}
+
+// Create is Write for a file that must not be there: if it is, the error is
+// fs.ErrExist, also if it came in the meantime.
+func Create(path string, write func(io.Writer) error) error {
+	if _, err := os.Lstat(path); err == nil {
+		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
+	}
+	return place(path, write, func(tmp, path string) error {
+		// A link, unlike a rename, replaces nothing.
+		if err := os.Link(tmp, path); err == nil || errors.Is(err, fs.ErrExist) {
+			return errors.Join(err, os.Remove(tmp))
+		}
+		return os.Rename(tmp, path) // a file system without links
+	})
+}
+
+// place writes a temporary file and gives it the name.
+func place(path string, write func(io.Writer) error, name func(tmp, path string) error) (err error) {
 	// Not os.CreateTemp, whose files only their owner can read.
 	tmp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%016x.tmp", filepath.Base(path), rand.Uint64()))
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
@@ -42,7 +63,7 @@ func Write(path string, write func(io.Writer) error) (err error) {
 	if err := errors.Join(fill(f, write), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := name(tmp, path); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))

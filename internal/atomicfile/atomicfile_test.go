@@ -5,6 +5,7 @@ package atomicfile
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,5 +94,36 @@ func TestDevice(t *testing.T) {
 		if fi, err := os.Stat(name); err != nil || fi.Mode()&os.ModeCharDevice == 0 {
 			t.Errorf("%s is %v, %v", name, fi.Mode(), err)
 		}
+	}
+}
+
+// Create makes a file, and leaves one that is there alone.
+func TestCreate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	text := func(s string) func(io.Writer) error {
+		return func(w io.Writer) error {
+			_, err := io.WriteString(w, s)
+			return err
+		}
+	}
+	if err := Create(path, text("first")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Create(path, text("second")); !errors.Is(err, fs.ErrExist) {
+		t.Error(err)
+	}
+	// One that comes while it is being written.
+	other := path + "2"
+	err := Create(other, func(io.Writer) error { return os.WriteFile(other, []byte("meanwhile"), 0o600) })
+	if !errors.Is(err, fs.ErrExist) {
+		t.Error(err)
+	}
+	for file, want := range map[string]string{path: "first", other: "meanwhile"} {
+		if b, err := os.ReadFile(file); err != nil || string(b) != want {
+			t.Errorf("%s has %q, %v", file, b, err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }

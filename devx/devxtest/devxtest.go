@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package stub is a uverbs file whose transitions return what a test wants: a
+// Package devxtest has a uverbs file whose transitions return what a test wants: a
 // kernel's time-out, for one, which the emulated device does not have. All else
 // succeeds, and nothing has a state. It is for tests only.
-package stub
+package devxtest
 
 import (
 	"encoding/binary"
@@ -48,7 +48,7 @@ func (s *driver) Open(rest string) (devx.File, devx.Info, error) {
 	defer s.mu.Unlock()
 	f := s.files[rest]
 	if f == nil {
-		return nil, devx.Info{}, fmt.Errorf("no stub %q: make one with stub.Open", rest)
+		return nil, devx.Info{}, fmt.Errorf("no stub %q: make one with devxtest.Open", rest)
 	}
 	delete(s.files, rest)
 	return f, devx.Info{Name: Scheme + ":" + rest}, nil
