@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"time"
 
 	"devxlab.example/batch"
 	"devxlab.example/devx"
@@ -26,12 +27,9 @@ var c1 = Experiment{
 	text:     c1Text,
 	plan: func(r *Run) string {
 		most := r.c1Most()
-		touched := 0
-		for _, n := range c1Sizes(most) {
-			touched += n
-		}
-		return fmt.Sprintf("makes up to %s queue pairs of its own through DevX (at most 70 %% of what the device offers), destroys them, and does both %d times; meanwhile resets them %s times, up to 31 at once, and moves a few hundred at a time from RESET to RTS. That is about %s commands: half an hour if each takes half a millisecond and there are a million. No work request, no packet.",
-			count(most), c1Cycles, count(2*c1Cycles*touched), count(2*c1Cycles*(touched+most)))
+		n := r.c1Commands(c1Sizes(most))
+		return fmt.Sprintf("makes up to %s queue pairs of its own through DevX, destroys them, and does both %d times; meanwhile resets them, up to 31 at once, and moves %d at a time from RESET to RTS. That is about %s commands, %v at most if each takes half a millisecond, and %s MiB of locked memory. No work request, no packet.",
+			count(most), c1Cycles, r.c1Timed(), count(n), (time.Duration(n) * time.Millisecond / 2).Round(time.Minute), count(most*pinnedPerQP>>20))
 	},
 }
 
@@ -61,6 +59,24 @@ func (r *Run) c1Most() int {
 	return most
 }
 
+// c1Timed is how many transitions are timed at a visit.
+func (r *Run) c1Timed() int {
+	if !r.emulated() {
+		return c1TimedHW
+	}
+	return r.repeats(c1Timed)
+}
+
+// c1Commands is how many commands visits to these sizes take.
+func (r *Run) c1Commands(sizes []int) int {
+	const visits = 2 * c1Cycles
+	n := visits * sizes[len(sizes)-1] // made and destroyed
+	for _, live := range sizes {
+		n += visits * (live + (stepsPerCycle-1)*min(r.c1Timed(), live))
+	}
+	return n
+}
+
 // c1Sizes are the numbers of live queue pairs, in half octaves, and the last one.
 func c1Sizes(most int) (sizes []int) {
 	for i := range 64 {
@@ -87,17 +103,19 @@ func runC1(ctx context.Context, r *Run) (err error) {
 	if r.small && r.Options.QP == nil {
 		sizes = sizes[:min(3, len(sizes))]
 	}
-	r.Params["queue_pairs"], r.Params["timed"] = sizes, c1Timed
+	r.Params["queue_pairs"], r.Params["timed"] = sizes, r.c1Timed()
 	r.Method = fmt.Sprintf("One device; %d times the number of live queue pairs goes up and down again, and at each number, each time: %d random queue pairs are brought to RTR, every other live one is reset once, and then the transition of those to RTS is timed, one by one. A point is the median of the visits' medians.",
-		c1Cycles, r.repeats(c1Timed))
+		c1Cycles, r.c1Timed())
+	if err := r.lockable(sizes[len(sizes)-1]); err != nil {
+		return err
+	}
 	bd, err := r.newBed(r.Device, 0)
 	if err != nil {
 		return err
 	}
 	defer closed(&err, bd.d)
-	c := &crowd{bed: *bd, watch: stopwatchOf(r.Device), rng: rand.New(rand.NewPCG(r.seed, 0x6331)), timed: r.repeats(c1Timed)}
+	c := &crowd{bed: *bd, watch: stopwatchOf(r.Device), rng: rand.New(rand.NewPCG(r.seed, 0x6331)), timed: r.c1Timed()}
 	if !r.emulated() {
-		c.timed = min(c.timed, c1TimedHW)
 		if c.batch, err = batch.New(bd.d, batch.Options{OnWait: r.onWait}); err != nil {
 			return err
 		}

@@ -22,8 +22,8 @@ var c2 = Experiment{
 	run:      runC2,
 	text:     c2Text,
 	plan: func(r *Run) string {
-		return fmt.Sprintf("makes %s queue pairs of its own through DevX, addressed to the port itself, and destroys them at the end; moves %d of them from RESET to RTS and back with %s modify commands, up to 31 at once. No work request, no packet.",
-			count(r.c2QPs()), c2Burst, count(3*stepsPerCycle*c2Burst*(r.pairs(c2Pairs)+1)))
+		return fmt.Sprintf("makes %s queue pairs of its own through DevX, addressed to the port itself, and destroys them at the end; moves %d of them from RESET to RTS and back with %s modify commands, up to 31 at once; %s MiB of locked memory. No work request, no packet.",
+			count(r.c2QPs()), c2Burst, count(3*stepsPerCycle*c2Burst*(r.pairs(c2Pairs)+1)), count(r.c2QPs()*pinnedPerQP>>20))
 	},
 }
 
@@ -59,6 +59,9 @@ func runC2(ctx context.Context, r *Run) error {
 	if r.c2QPs() > r.offered*permille/1000 && !r.emulated() || r.c2QPs() > r.offered {
 		return fmt.Errorf("bench: c2 needs more than %s live queue pairs; %s offers %s, of which a run takes at most 70 %% on hardware: use a device or function with log_max_qp of 16 or more",
 			count(p.QPs), r.Device, count(r.offered))
+	}
+	if err := r.lockable(r.c2QPs()); err != nil {
+		return err
 	}
 	if err := r.c2Bursts(ctx, p); err != nil {
 		return err

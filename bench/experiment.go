@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"devxlab.example/devx"
 	"devxlab.example/emu/uverbs"
 )
@@ -56,4 +58,27 @@ func room(d *devx.Device, offered, n int) error {
 			n, d.Name(), offered, most)
 	}
 	return nil
+}
+
+// pinnedPerQP is the memory that a queue pair's queues and doorbell record keep
+// locked, in bytes: a page of its own (devx.NewQP).
+const pinnedPerQP = 4096
+
+// lockable reports an error if the kernel would refuse to lock the memory of n
+// queue pairs (RLIMIT_MEMLOCK, getrlimit(2)): better now than after half an hour.
+func (r *Run) lockable(n int) error {
+	var limit unix.Rlimit
+	if r.emulated() || unix.Geteuid() == 0 || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil {
+		return nil
+	}
+	return lockError(n, limit.Cur)
+}
+
+func lockError(n int, limit uint64) error {
+	need := uint64(n) * pinnedPerQP
+	if need <= limit {
+		return nil
+	}
+	return fmt.Errorf("bench: %s queue pairs lock %d KiB of memory and %d KiB are allowed: raise it with ulimit -l %d (for c1, --max-qp asks for fewer)",
+		count(n), need>>10, limit>>10, need>>10)
 }

@@ -377,6 +377,16 @@ func TestRoomOnHardware(t *testing.T) {
 	}
 }
 
+// A limit of 8 MiB, as is usual, is 2,048 pages.
+func TestLockError(t *testing.T) {
+	if err := lockError(2048, 8<<20); err != nil {
+		t.Error(err)
+	}
+	if err := lockError(2049, 8<<20); err == nil || !strings.Contains(err.Error(), "ulimit -l 8196") {
+		t.Error(err)
+	}
+}
+
 // The three answers.
 func TestC6Verdict(t *testing.T) {
 	scattered := func() (s []float64) {
