@@ -53,8 +53,12 @@ type Options struct {
 	// goroutine of its own, and by Close if there are any: both wait for them,
 	// since a firmware command cannot be recalled. One that hangs holds its
 	// caller until the driver gives up, up to 65 s. Neither returns before OnWait
-	// has; it must not call the batch.
+	// has; it must not call the batch. Both may call it, at the same time.
 	OnWait func(inFlight int)
+
+	// OnSend is called with the tag of each entry right before its call, on the
+	// goroutine that makes it: several may do so at a time. nil: it is not.
+	OnSend func(tag uint64)
 
 	// Announced says that the goroutine which calls Run is announced to the
 	// device's clock (devx.Device.Busy). It matters only where that is virtual.

@@ -64,6 +64,9 @@ func (g *Group) Send(chain int, s *devx.Submitter) {
 		if n == 0 {
 			return // the rest is not sent: Run marks it
 		}
+		if f := g.b.o.OnSend; f != nil {
+			f(e.Tag)
+		}
 		e.InFlight, e.Sent = n, time.Now()
 		err := s.Send(e.QP, e.cmd[:e.n])
 		e.Took = time.Since(e.Sent)

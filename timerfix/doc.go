@@ -8,7 +8,8 @@
 // its queue pair's owner when it is real. What is due together goes out as a
 // batch (package batch, groups of 32), in the order of due times. Two transitions
 // of one queue pair that are due at the same instant keep the order in which they
-// were deferred. How late each was sent is recorded.
+// were deferred, and so do those whose due time is past already. How late each
+// was sent is recorded.
 //
 //	s, err := timerfix.New(d, timerfix.Options{})
 //	policy := timerfix.Article()
@@ -18,8 +19,9 @@
 //	result, err := s.Wait(ctx, t)
 //
 // Exactly one thing becomes of every deferred transition: it is done, failed or
-// unknown as in a batch, it is cancelled, or it is not sent, and Stop says which
-// those are.
+// unknown as in a batch, it is cancelled, or it is not sent, and its result says
+// why. What is pending when the scheduler is stopped is not sent, and Stop returns
+// it.
 //
 // Deferring does not make a transition cheaper: the firmware's command takes
 // what it takes, only later, and until then the queue pair cannot send. What it

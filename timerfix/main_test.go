@@ -37,6 +37,7 @@ type fake struct {
 	waiting bool
 	failure error
 	arms    int
+	reads   int // of the time
 	closes  int
 }
 
@@ -49,6 +50,7 @@ func newFake() *fake {
 func (f *fake) Now() Instant {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.reads++
 	return f.now
 }
 
@@ -98,6 +100,13 @@ func (f *fake) move(d time.Duration) {
 	defer f.mu.Unlock()
 	f.now = f.now.Add(d)
 	f.cond.Broadcast()
+}
+
+// seen returns how often the timer was set, and the time read.
+func (f *fake) seen() (arms, reads int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.arms, f.reads
 }
 
 // idle returns when the scheduler has nothing to do.

@@ -96,9 +96,11 @@ func TestMillion(t *testing.T) {
 		})
 	}
 	finished := make(chan struct{})
-	others.Go(func() { // device errors
+	var faults sync.WaitGroup
+	whole := make(chan struct{}) // until then the device is there
+	faults.Go(func() {           // device errors
 		rng := rand.New(rand.NewPCG(101, 1))
-		for i := 0; !isClosed(finished); i++ {
+		for i := 0; !isClosed(whole); i++ {
 			emu.HCA().Fault(qps[rng.IntN(queues/4)].Number(), mlx5.StateErr)
 			if i%1000 == 0 {
 				if err := qps[queues-1-rng.IntN(queues/8)].Close(); err != nil {
@@ -123,6 +125,8 @@ func TestMillion(t *testing.T) {
 		}
 	})
 	deferring.Wait()
+	close(whole)
+	faults.Wait()
 	emu.Unplug() // some 10 ms of transitions are still pending
 	timer.move(ms)
 	close(finished)

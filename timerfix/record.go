@@ -22,15 +22,22 @@ type record struct {
 // head is what else there is to know of a record. Heads lie together, two on a
 // cache line: to cancel a transition is to look at nothing else.
 type head struct {
-	qp    *devx.QP
-	due   Instant
-	seq   uint32 // of the ticket: another one means that the record is somebody else's by now
-	prev  uint32 // in the wheel's list
-	next  uint32
-	n     uint16 // length of the command
-	state state
-	more  bool // the command has more words: they are in slab.long
+	qp         *devx.QP
+	due        Instant
+	prev, next uint32 // in the wheel's list
+
+	// The ticket's sequence number, in 48 bits: another one means that the record
+	// is somebody else's by now. At a million a second it lasts for nine years.
+	seqLow  uint32
+	seqHigh uint16
+
+	length uint8 // of the command, in words; 0: the command is in slab.long
+	state  state
 }
+
+func (h *head) seq() uint64 { return uint64(h.seqHigh)<<32 | uint64(h.seqLow) }
+
+func (h *head) setSeq(seq uint64) { h.seqLow, h.seqHigh = uint32(seq), uint16(seq>>32) }
 
 // maxWords is what the transitions of package mlx5 need: INIT2RTR with every
 // attribute has 18 words that are not zero.
@@ -81,18 +88,18 @@ func (s *slab) take() uint32 {
 
 func (s *slab) put(idx uint32) {
 	h := s.head(idx)
-	if h.more {
+	if h.length == 0 {
 		delete(s.long, idx)
 	}
-	h.qp, h.state, h.more = nil, free, false // and keeps no queue pair alive
-	*s.record(idx) = record{}                // the next one who takes it then finds it in the cache
+	h.qp, h.state = nil, free // it keeps no queue pair alive
+	*s.record(idx) = record{} // the next one who takes it then finds it in the cache
 	s.free = append(s.free, idx)
 }
 
 // pack keeps a command.
 func (s *slab) pack(idx uint32, cmd []byte) {
 	h := s.head(idx)
-	h.n = uint16(len(cmd))
+	h.length = uint8(len(cmd) / 4)
 	var r record // stored as a whole: its memory is hardly ever in the cache
 	k := 0
 	for i := 0; i < len(cmd); i += 4 {
@@ -106,7 +113,7 @@ func (s *slab) pack(idx uint32, cmd []byte) {
 			if s.long == nil {
 				s.long = map[uint32][]byte{}
 			}
-			h.more = true
+			h.length = 0
 			s.long[idx] = append([]byte(nil), cmd...)
 			return
 		}
@@ -126,11 +133,11 @@ type packed struct {
 
 func (s *slab) packed(idx uint32) packed {
 	h := s.head(idx)
-	p := packed{r: s.record(idx), n: int(h.n)}
-	if h.more {
-		p.long = s.long[idx]
+	if h.length == 0 {
+		long := s.long[idx]
+		return packed{n: len(long), long: long}
 	}
-	return p
+	return packed{r: s.record(idx), n: 4 * int(h.length)}
 }
 
 // Op returns the command's opcode.

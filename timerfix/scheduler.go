@@ -3,10 +3,13 @@
 package timerfix
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +23,7 @@ import (
 // Options of a scheduler. The zero value is a timerfd and a batch's defaults.
 type Options struct {
 	// Batch says how what is due together is sent; see batch.Options. Its OnWait
-	// is called by Stop.
+	// is called by Stop; StopOnError and OnSend must not be set.
 	Batch batch.Options
 
 	// Timer is where time comes from; nil: CLOCK_MONOTONIC, from a timerfd. The
@@ -28,7 +31,7 @@ type Options struct {
 	Timer Timer
 
 	// OnEnd is called with the result of every transition that was not
-	// cancelled, in the order in which they end, from the scheduler's goroutine:
+	// cancelled, batch by batch, from the scheduler's goroutine:
 	// while it runs nothing is sent. It may call Defer and Cancel; Wait, Drain
 	// and Stop would wait for themselves. The ticket is gone by then: a result
 	// that is reported is not kept for Wait, except for those who wait already.
@@ -51,24 +54,27 @@ type Scheduler struct {
 	mu       sync.Mutex
 	slab     slab
 	wheel    wheel
-	seq      uint32
+	seq      uint64
 	pending  int
 	sending  int
 	armed    Instant
 	stopping bool
 	closed   bool
+	closing  error // of the batch and the timer
 	failure  error // of the timer
 	results  map[uint32]batch.Result
 	waiters  map[uint32]*waiter
 	drains   []*drain
-	lost     map[*devx.QP]uint32 // of a queue pair whose transition ended unknown: what was deferred up to then is held back
+	lost     map[*devx.QP]uint64 // of a queue pair whose transition ended unknown: what was deferred up to then is held back
+	lostMost int                 // from how many on it is pruned
 	counts   Counts
 	lateness *hdrhistogram.Histogram
 	unsent   []Unsent
 	scratch  [mlx5.TransitionSize]byte // where Defer encodes: on its stack it would escape
 
-	group []entry // the goroutine's own
-	ends  []end   // to be reported to OnEnd
+	group []entry   // the goroutine's own
+	calls []Instant // when each of the group was sent, if the timer is not ours
+	ends  []end     // to be reported to OnEnd
 }
 
 // entry is one of the group that is being sent.
@@ -102,31 +108,47 @@ var ErrStopped = errors.New("timerfix: the scheduler was stopped")
 // Why a transition was not sent.
 var errLost = errors.New("timerfix: an earlier transition of its queue pair ended unknown: query the state first")
 
-// New returns a scheduler for queue pairs of d. Stop it to end its goroutine.
+// New returns a scheduler for queue pairs of d. Stop it to end its goroutine. If
+// it returns an error, it has closed Options.Timer.
 func New(d *devx.Device, o Options) (*Scheduler, error) {
-	b, err := batch.New(d, o.Batch)
-	if err != nil {
-		return nil, err
+	if o.Batch.StopOnError || o.Batch.OnSend != nil {
+		return nil, refused(o.Timer, "timerfix: Options.Batch.StopOnError and OnSend are not for a scheduler: transitions that are due at the same time have nothing to do with each other, and it needs OnSend itself")
+	}
+	if o.Batch.Group == 0 {
+		o.Batch.Group = batch.DefaultGroup
 	}
 	s := &Scheduler{
-		d: d, o: o, batch: b, timer: o.Timer, gone: make(chan struct{}), armed: Never,
-		results: map[uint32]batch.Result{}, waiters: map[uint32]*waiter{}, lost: map[*devx.QP]uint32{},
+		d: d, o: o, timer: o.Timer, gone: make(chan struct{}), armed: Never,
+		results: map[uint32]batch.Result{}, waiters: map[uint32]*waiter{}, lost: map[*devx.QP]uint64{}, lostMost: lostLeast,
 		lateness: newHistogram(),
 	}
 	s.wheel.slab = &s.slab
 	if s.timer == nil {
 		t, err := newTimerFD()
 		if err != nil {
-			return nil, errors.Join(err, b.Close())
+			return nil, err
 		}
 		s.timer, s.clock = t, &t.clock
+	} else {
+		s.calls = make([]Instant, max(o.Batch.Group, 0))
+		o.Batch.OnSend = func(tag uint64) { s.calls[tag] = s.timer.Now() }
 	}
-	if s.o.Batch.Group == 0 {
-		s.o.Batch.Group = batch.DefaultGroup
+	var err error
+	if s.batch, err = batch.New(d, o.Batch); err != nil {
+		return nil, errors.Join(err, s.timer.Close())
 	}
 	s.wheel.base = max(s.timer.Now(), 0)
 	go s.run()
 	return s, nil
+}
+
+// refused closes the caller's timer, which nobody else would.
+func refused(t Timer, why string) error {
+	err := errors.New(why)
+	if t != nil {
+		err = errors.Join(err, t.Close())
+	}
+	return err
 }
 
 // newHistogram has lateness in nanoseconds with three significant digits, up to
@@ -146,7 +168,7 @@ func (s *Scheduler) Now() Instant { return s.timer.Now() }
 // pair of another context (devx.ErrForeign) or a stopped scheduler (ErrStopped)
 // defers nothing.
 //
-// While it is pending a transition takes 116 bytes.
+// A pending transition takes 116 bytes. The memory is kept for later ones.
 func Defer[T mlx5.Transition](s *Scheduler, q *devx.QP, t T, due Instant) (Ticket, error) {
 	switch {
 	case q == nil:
@@ -175,15 +197,14 @@ func (s *Scheduler) insert(q *devx.QP, cmd []byte, due Instant) (Ticket, error) 
 		return Ticket{}, fmt.Errorf("%w: make another one with New", s.stopped())
 	}
 	if s.pending == math.MaxInt32 {
-		return Ticket{}, errors.New("timerfix: 2^31 transitions are pending")
+		return Ticket{}, errors.New("timerfix: 2^31 - 1 transitions are pending, which is the most: wait until some are sent")
 	}
 	idx := s.slab.take()
-	if s.seq++; s.seq == 0 {
-		s.seq = 1 // 0 is no ticket's
-	}
+	s.seq++ // 0 is no ticket's
 	s.slab.pack(idx, cmd)
 	h := s.slab.head(idx)
-	h.qp, h.seq, h.due, h.state = q, s.seq, due, pending
+	h.setSeq(s.seq)
+	h.qp, h.due, h.state = q, due, pending
 	s.wheel.push(idx)
 	s.pending++
 	s.counts.Deferred++
@@ -238,6 +259,7 @@ func (s *Scheduler) run() {
 // collect takes what is due, at most one group, out of the wheel: the rest can be
 // cancelled while that is on its way.
 func (s *Scheduler) collect() {
+	defer s.nonePending()
 	now := s.timer.Now()
 	for len(s.group) < s.o.Batch.Group {
 		idx, due := s.wheel.due(now)
@@ -247,7 +269,7 @@ func (s *Scheduler) collect() {
 		s.wheel.remove(idx)
 		s.pending--
 		h := s.slab.head(idx)
-		if upTo, lost := s.lost[h.qp]; lost && !earlier(upTo, h.seq) {
+		if upTo, lost := s.lost[h.qp]; lost && h.seq() <= upTo {
 			s.notSent(idx, notSent(errLost))
 			continue
 		}
@@ -257,9 +279,32 @@ func (s *Scheduler) collect() {
 	}
 }
 
-// earlier compares sequence numbers, which wrap: right while fewer than 2^31
-// are pending.
-func earlier(a, b uint32) bool { return int32(a-b) < 0 }
+// lostLeast is how many queue pairs with a lost answer are remembered at least.
+const lostLeast = 64
+
+// noteLost remembers that what was deferred for a queue pair up to now is to be
+// held back.
+func (s *Scheduler) noteLost(q *devx.QP) {
+	if s.lost[q] = s.seq; len(s.lost) <= s.lostMost {
+		return
+	}
+	// Most have nothing pending any more.
+	with := map[*devx.QP]bool{}
+	for idx := range s.slab.used {
+		if h := s.slab.head(idx); h.state == pending && h.seq() <= s.lost[h.qp] {
+			with[h.qp] = true
+		}
+	}
+	maps.DeleteFunc(s.lost, func(q *devx.QP, _ uint64) bool { return !with[q] })
+	s.lostMost = max(lostLeast, 2*len(s.lost))
+}
+
+// nonePending forgets what only pending transitions need.
+func (s *Scheduler) nonePending() {
+	if s.pending == 0 {
+		clear(s.lost)
+	}
+}
 
 // send sends the group and notes what became of it.
 func (s *Scheduler) send() {
@@ -275,7 +320,6 @@ func (s *Scheduler) send() {
 			break
 		}
 	}
-	at := s.timer.Now()
 	if failed == nil {
 		failed = b.Run(context.Background())
 	}
@@ -290,29 +334,34 @@ func (s *Scheduler) send() {
 		return
 	}
 	for r := range b.Results() {
-		idx := s.group[r.Tag].idx
+		at := int(r.Tag)
+		idx := s.group[at].idx
 		r.Tag = 0
 		switch {
 		case r.Outcome == batch.NotSent:
 			s.notSent(idx, r.Err)
 			continue
 		case r.Outcome == batch.Unknown:
-			s.lost[r.QP] = s.seq
+			s.noteLost(r.QP)
 		}
-		s.record(s.slab.head(idx).due, at, r.Sent)
+		s.record(s.slab.head(idx).due, s.sentAt(r.Sent, at))
 		s.end(idx, r)
 	}
-	if s.pending == 0 {
-		clear(s.lost)
-	}
+	s.nonePending()
+	clear(s.group) // they keep no queue pair alive, nor does the batch
+	b.Reset()
 }
 
-// record notes how late a transition was sent: at the time of the call if the
-// timer's clock is Go's, else when the group was.
-func (s *Scheduler) record(due, at Instant, sent time.Time) {
+// sentAt returns the timer's time of a call.
+func (s *Scheduler) sentAt(sent time.Time, tag int) Instant {
 	if s.clock != nil {
-		at = s.clock.of(sent)
+		return s.clock.of(sent)
 	}
+	return s.calls[tag]
+}
+
+// record notes how late a transition was sent.
+func (s *Scheduler) record(due, at Instant) {
 	// Within the bounds RecordValue cannot fail.
 	_ = s.lateness.RecordValue(min(max(int64(at.Sub(due)), 0), longest))
 }
@@ -324,6 +373,8 @@ func (s *Scheduler) abandon() {
 		s.pending--
 		s.notSent(idx, nil)
 	}
+	// Those of a group that was interrupted are there before.
+	slices.SortStableFunc(s.unsent, func(a, b Unsent) int { return cmp.Compare(a.Due, b.Due) })
 }
 
 // notSent ends a transition that never reached the kernel: because of Stop if
@@ -331,7 +382,7 @@ func (s *Scheduler) abandon() {
 func (s *Scheduler) notSent(idx uint32, why error) {
 	h, op := s.slab.head(idx), s.slab.packed(idx).Op()
 	if s.stopping {
-		s.unsent = append(s.unsent, Unsent{Ticket{s, idx, h.seq}, h.qp, op, h.due})
+		s.unsent = append(s.unsent, Unsent{Ticket{s, idx, h.seq()}, h.qp, op, h.due})
 		why = notSent(s.stopped())
 	}
 	s.end(idx, batch.Result{QP: h.qp, Op: op, Outcome: batch.NotSent, Err: why})
@@ -358,9 +409,9 @@ func (s *Scheduler) Counts() Counts {
 }
 
 // Stop sends nothing more, waits for what is in flight, and returns what was
-// not sent, in the order of due times; those who wait for it are told. A command
-// that hangs holds it until the driver gives up, up to 65 s: Options.Batch.OnWait
-// says how many. A second call returns the same.
+// not sent for that reason, in the order of due times; those who wait for it are
+// told. A command that hangs holds it until the driver gives up, up to 65 s:
+// Options.Batch.OnWait says how many. A second call returns the same.
 func (s *Scheduler) Stop() ([]Unsent, error) {
 	s.mu.Lock()
 	if !s.stopping {
@@ -372,10 +423,9 @@ func (s *Scheduler) Stop() ([]Unsent, error) {
 	<-s.gone
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err = errors.Join(s.failure, err)
 	if !s.closed {
 		s.closed = true
-		err = errors.Join(err, s.timer.Close())
+		s.closing = errors.Join(s.failure, err, s.timer.Close())
 	}
-	return s.unsent, err
+	return slices.Clone(s.unsent), s.closing
 }

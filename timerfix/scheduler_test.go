@@ -64,17 +64,24 @@ func TestOrder(t *testing.T) {
 
 // What is due together is one batch, in groups.
 func TestCoalesces(t *testing.T) {
-	r := newRig(t, 100, Options{})
-	for i := range 100 {
+	const n = 100
+	r := newRig(t, n, Options{})
+	for i := range n {
 		r.in(ms, i, i)
 	}
-	before := r.timer.arms
+	r.timer.idle()
+	arms, reads := r.timer.seen()
 	r.timer.advance(ms)
 	if n := len(r.marks()); n != 100 {
 		t.Errorf("%d sent", n)
 	}
-	if n := r.timer.arms - before; n != 1 { // that nothing more is due
+	armsNow, readsNow := r.timer.seen()
+	if n := armsNow - arms; n != 1 { // that nothing more is due
 		t.Errorf("the timer was set %d times", n)
+	}
+	// Once for each call, and once for each of the four groups and the end.
+	if got := readsNow - reads; got != n+5 {
+		t.Errorf("the time was read %d times, for %d groups", got, got-n-1)
 	}
 }
 
@@ -82,16 +89,16 @@ func TestCoalesces(t *testing.T) {
 func TestArmsOnlyForTheFirst(t *testing.T) {
 	r := newRig(t, 1, Options{})
 	r.timer.idle()
-	before := r.timer.arms
+	before, _ := r.timer.seen()
 	for i := range 1000 {
 		r.in(ms+time.Duration(i), 0, i)
 	}
-	if n := r.timer.arms - before; n != 1 {
-		t.Errorf("the timer was set %d times", n)
+	if n, _ := r.timer.seen(); n-before != 1 {
+		t.Errorf("the timer was set %d times", n-before)
 	}
 	r.in(ms-1, 0, 1000)
-	if n := r.timer.arms - before; n != 2 {
-		t.Errorf("for an earlier one it was set %d times", n)
+	if n, _ := r.timer.seen(); n-before != 2 {
+		t.Errorf("for an earlier one it was set %d times", n-before)
 	}
 }
 

@@ -5,6 +5,7 @@ package timerfix
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"devxlab.example/batch"
 )
@@ -13,7 +14,7 @@ import (
 type Ticket struct {
 	s   *Scheduler
 	idx uint32
-	seq uint32
+	seq uint64
 }
 
 // ErrTicket says that a ticket names nothing that the scheduler has: it was
@@ -40,7 +41,7 @@ func (s *Scheduler) find(t Ticket) state {
 	if t.s != s || t.seq == 0 {
 		return free
 	}
-	if h := s.slab.head(t.idx); h.seq == t.seq {
+	if h := s.slab.head(t.idx); h.seq() == t.seq {
 		return h.state
 	}
 	return free
@@ -63,6 +64,7 @@ func (s *Scheduler) Cancel(t Ticket) bool {
 	s.counts.Cancelled++
 	s.pending--
 	s.leave(t.seq)
+	s.nonePending()
 	return true
 }
 
@@ -149,7 +151,7 @@ func (s *Scheduler) end(idx uint32, result batch.Result) {
 		delete(s.waiters, idx)
 	}
 	if s.o.OnEnd != nil {
-		s.ends = append(s.ends, end{Ticket{s, idx, s.slab.head(idx).seq}, result})
+		s.ends = append(s.ends, end{Ticket{s, idx, s.slab.head(idx).seq()}, result})
 		s.slab.put(idx)
 		return
 	}
@@ -159,7 +161,7 @@ func (s *Scheduler) end(idx uint32, result batch.Result) {
 		s.slab.head(idx).state = ended
 		s.results[idx] = result
 	}
-	s.leave(s.slab.head(idx).seq)
+	s.leave(s.slab.head(idx).seq())
 }
 
 // report calls OnEnd, without the lock; only then those who drain go on.
@@ -181,7 +183,7 @@ func (s *Scheduler) report() {
 
 // drain waits for what was deferred up to a sequence number.
 type drain struct {
-	upTo uint32
+	upTo uint64
 	left int
 	done chan struct{}
 }
@@ -210,10 +212,10 @@ func (s *Scheduler) Drain(ctx context.Context) error {
 }
 
 // leave counts a transition out of the drains that wait for it.
-func (s *Scheduler) leave(seq uint32) {
+func (s *Scheduler) leave(seq uint64) {
 	for i := 0; i < len(s.drains); {
 		d := s.drains[i]
-		if earlier(d.upTo, seq) {
+		if seq > d.upTo {
 			i++
 			continue
 		}
@@ -227,10 +229,5 @@ func (s *Scheduler) leave(seq uint32) {
 }
 
 func (s *Scheduler) drop(d *drain) {
-	for i, x := range s.drains {
-		if x == d {
-			s.drains = append(s.drains[:i], s.drains[i+1:]...)
-			return
-		}
-	}
+	s.drains = slices.DeleteFunc(s.drains, func(x *drain) bool { return x == d })
 }

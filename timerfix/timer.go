@@ -32,13 +32,22 @@ func (i Instant) Add(d time.Duration) Instant {
 	return sum
 }
 
-// Sub returns i - j.
-func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
+// Sub returns i - j; what no Duration holds is the longest or the shortest one.
+func (i Instant) Sub(j Instant) time.Duration {
+	d := time.Duration(i - j)
+	switch {
+	case i > j && d < 0:
+		return math.MaxInt64
+	case i < j && d > 0:
+		return math.MinInt64
+	}
+	return d
+}
 
 // Timer is a clock and one alarm. A scheduler owns its timer: it calls Wait
 // from one goroutine, and Arm and Now also while that waits.
 type Timer interface {
-	// Now returns the time.
+	// Now returns the time, which is not negative.
 	Now() Instant
 	// Arm sets the alarm in the place of an earlier setting. An instant that is
 	// past rings at once; Never does not ring.

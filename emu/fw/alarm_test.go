@@ -68,6 +68,9 @@ func TestAlarmSetBefore(t *testing.T) {
 	}
 	a.Set(7)
 	a.Wait() // past
+	if a.set {
+		t.Error("it has rung, and is set still")
+	}
 	if now := c.Now(); now != 10 {
 		t.Error(now)
 	}

@@ -5,7 +5,8 @@ package fw
 import "sync"
 
 // lru remembers which objects of a table were used last, by their place in it.
-// It takes 8 bytes for each place that was ever used, in chunks as the table's.
+// It takes 8 bytes for each place up to the last one that was ever used, in
+// chunks as the table's.
 type lru struct {
 	mu     sync.Mutex
 	most   int
