@@ -13,6 +13,7 @@ import (
 
 	"devxlab.example/batch"
 	"devxlab.example/devx"
+	"devxlab.example/internal/qpparams"
 	"devxlab.example/mlx5"
 )
 
@@ -80,6 +81,27 @@ type bed struct {
 	d   *devx.Device
 	c   cycle
 	qps []*devx.QP
+}
+
+// qpParams are the parameters of a result that queue pairs were made with.
+func qpParams(p *qpparams.Params) Params {
+	return Params{"max_qp": p.MaxQP, "qp_timeout": p.QPTimeout, "retry_cnt": p.RetryCnt, "rnr_retry": p.RNRRetry}
+}
+
+// qpParamsOf is the reverse: nil if there are none.
+func qpParamsOf(p Params) *qpparams.Params {
+	var q qpparams.Params
+	for k, v := range map[string]*int{"max_qp": &q.MaxQP, "qp_timeout": &q.QPTimeout, "retry_cnt": &q.RetryCnt, "rnr_retry": &q.RNRRetry} {
+		n, ok := p[k].(int)
+		if !ok {
+			return nil
+		}
+		*v = n
+	}
+	if q.Validate() != nil {
+		return nil
+	}
+	return &q
 }
 
 // newBed makes one with the time-out and retries that were asked for.

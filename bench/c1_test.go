@@ -30,7 +30,7 @@ func runC1On(t *testing.T, options string, most int, hardware bool) *Result {
 func TestC1FindsTheKneeOfAProfile(t *testing.T) {
 	knee, most := c1Knee, 4*c1Knee
 	if race.Enabled {
-		knee, most = 2048, 8192
+		knee, most = 4096, 4*4096
 	}
 	for _, x := range []struct {
 		name, options string
@@ -75,16 +75,27 @@ func TestC1Verdict(t *testing.T) {
 			n = i + 1
 		}
 	}
+	// Bent all the way is no knee, and a wide interval is none at 32,768.
+	curve := make([][]float64, n+3)
+	for i := range curve {
+		for j := range 4 {
+			curve[i] = append(curve[i], 5e5*(1+math.Pow(xs[i]/150000, 2))*(1+0.01*float64((i*7+j*3)%5-2)))
+		}
+	}
 	for _, x := range []struct {
 		name   string
 		xs     []float64
 		visits [][]float64
 		want   string
 	}{
-		{"bent", xs, bent, Supported}, {"flat", xs, flat, Refuted}, {"elsewhere", xs, elsewhere, Refuted}, {"not far enough", xs[:n], flat[:n], NotDecidable},
+		{"bent", xs, bent, Supported}, {"flat", xs, flat, Refuted}, {"elsewhere", xs, elsewhere, NotDecidable}, {"not far enough", xs[:n], flat[:n], NotDecidable}, {"a curve", xs[:n+3], curve, NotDecidable},
 	} {
 		r := &Run{Result: Result{Params: Params{}, Provenance: Provenance{Place: PlaceHW}}}
-		v := r.c1Verdict(x.xs, x.visits, FitKnee(x.xs, x.visits, 1))
+		k := FitKnee(x.xs, x.visits, 1)
+		if !k.Found {
+			k.Least = leastKnee(x.xs, x.visits, 1)
+		}
+		v := r.c1Verdict(x.xs, x.visits, k)
 		if v.Answer != x.want || v.Claim != "C1" || (v.Where == "") != (x.want != NotDecidable) {
 			t.Errorf("%s: %+v", x.name, v)
 		}

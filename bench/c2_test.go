@@ -88,17 +88,20 @@ func TestC2Verdict(t *testing.T) {
 	for _, c := range []struct {
 		place   string
 		usable  float64 // deferred against now
+		delay   float64 // against the same without delay
 		answer  string
 		contain string
 	}{
-		{PlaceHW, 0.5, Supported, "needs a patched kernel"}, {PlaceHW, 2, Refuted, "needs a patched kernel"}, {PlaceHW, 1, NotDecidable, "needs a patched kernel"},
-		{PlaceEmu, 2, OnlyBreakEven, "with our own code alone"},
+		{PlaceHW, 0.5, 0.9, Supported, "the delay itself helps"}, {PlaceHW, 0.4, 1.4, NotDecidable, "the batch helps and the delay does not"},
+		{PlaceHW, 2, 4, NotDecidable, "the delay does not help"}, {PlaceHW, 1, 1, NotDecidable, "do not tell"},
+		{PlaceEmu, 2, 4, OnlyBreakEven, "with our own code alone"},
 	} {
-		r := &Run{seed: 1, Result: Result{Provenance: Provenance{Place: c.place}}}
+		r := &Run{seed: 1, Result: Result{Provenance: Provenance{Place: c.place, Profile: "zero"}}}
 		add := func(how, what string, ns float64) *contender {
 			return &contender{Series: Series{Name: c2Name(how, what), Samples: repeat(ns, MinPairs)}}
 		}
 		r.compare(add(howDeferred, "usable", c.usable*100), add(howNow, "usable", 100))
+		r.compare(add(howDeferred, "usable", c.delay*100), add(howTogether, "usable", 100))
 		r.compare(add(howDeferred, "returns", 50), add(howNow, "returns", 100))
 		if v := c2Verdict(&r.Result); v.Claim != "C2" || v.Answer != c.answer || !strings.Contains(v.Why, c.contain) {
 			t.Errorf("%s, %g: %+v", c.place, c.usable, v)

@@ -19,6 +19,7 @@ var c6 = Experiment{
 	run:        runC6,
 	text:       c6Text,
 	queuePairs: c6Group,
+	needs:      func(Options) int { return c6Group },
 	plan: func(r *Run) string {
 		n := len(c6Workers) * (r.pairs(c6PairsHW) + 1) * 2 * c6RoundsHW * stepsPerCycle * c6Group
 		return fmt.Sprintf("makes %d queue pairs of its own through DevX, addressed to the port itself, and destroys them at the end; moves them from RESET to RTS and back with %s modify commands, "+

@@ -27,6 +27,7 @@ var c8 = Experiment{
 	resume:     resumeC8,
 	text:       c8Text,
 	queuePairs: c8QPs,
+	needs:      func(Options) int { return c8QPs },
 	plan: func(r *Run) string {
 		return fmt.Sprintf("makes %d queue pairs of its own through DevX, addressed to the port itself, and destroys them at the end; for %v it changes the state of one of them %g times a second, and queries two after each change. No work request, no packet.",
 			c8QPs, r.c8Duration(), r.c8Rate())
@@ -38,7 +39,7 @@ const (
 	c8Rate       = 500 // changes of state a second, as claimed
 	c8Short      = 20 * time.Second
 	c8Quick      = 2 * time.Second
-	c8Enough     = time.Hour        // of hardware, to call it survived
+	c8Enough     = 4 * time.Hour    // of hardware, to call it survived
 	c8Keep       = 30 * time.Second // the result is written so often
 	c8Violations = 100              // are told; after ten times as many the campaign ends
 )
@@ -53,6 +54,7 @@ type Campaign struct {
 	Checks     int64         `json:"checks"`     // of what must hold
 	Violations int64         `json:"violations"`
 	First      []string      `json:"first_violations,omitempty"` // at most 100
+	Partial    bool          `json:"partial,omitempty"`          // the distributions are of the last runs only: earlier ones were lost
 }
 
 func (r *Run) c8Rate() float64 {
@@ -88,11 +90,13 @@ func runC8(ctx context.Context, r *Run) (err error) {
 	service := &contender{Series: Series{Name: c8Service, What: "a change of state, the call", Ops: 1, Log: c8Service, Histogram: newHistogram()}}
 	if r.resumed != nil {
 		c = r.resumed.Campaign
-		if r.Options.Duration > 0 {
-			c.Wanted = r.Options.Duration
-		}
+		c.Wanted = r.Options.Duration
 		for _, s := range []*contender{meant, service} {
-			s.Histogram.Merge(r.resumed.SeriesOf(s.Name).Histogram)
+			if before := r.resumed.SeriesOf(s.Name); before != nil && before.Histogram != nil {
+				s.Histogram.Merge(before.Histogram)
+			} else {
+				c.Partial = true
+			}
 		}
 	}
 	c.Runs++
@@ -123,17 +127,34 @@ func resumeC8(r *Run) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("bench: nothing to resume: there is no %s", path)
-	case err != nil:
+	case old == nil:
 		return fmt.Errorf("bench: it cannot be resumed: %w", err)
-	case old.Campaign == nil || old.SeriesOf(c8Meant) == nil || old.SeriesOf(c8Service) == nil || old.SeriesOf(c8Meant).Histogram == nil || old.SeriesOf(c8Service).Histogram == nil:
-		return fmt.Errorf("bench: %s is no campaign that could be resumed: it has measured nothing yet, or its %s is gone", path, logExt)
+	case old.Campaign == nil:
+		return fmt.Errorf("bench: %s is no campaign that could be resumed", path)
 	}
+	// Without its distributions, which a full disk or a power cut may have taken, a
+	// campaign still has its counts.
 	if p := old.Provenance; p.Device != r.Provenance.Device || p.Profile != r.Provenance.Profile || p.Firmware != r.Provenance.Firmware {
 		return fmt.Errorf("bench: %s was measured on %s (firmware %s, profile %q), this is %s (firmware %s, profile %q): resume it there, or begin another one",
 			path, p.Device, p.Firmware, p.Profile, r.Provenance.Device, r.Provenance.Firmware, r.Provenance.Profile)
 	}
-	if c := old.Campaign; r.Options.Rate > 0 && r.Options.Rate != c.Rate {
+	c := old.Campaign
+	if r.Options.Rate > 0 && r.Options.Rate != c.Rate {
 		return fmt.Errorf("bench: %s was measured with %g changes a second, not %g: begin another one", path, c.Rate, r.Options.Rate)
+	}
+	if r.Options.QP == nil { // as before
+		r.Result.Params = old.Params
+		r.Options.QP = qpParamsOf(old.Params)
+	} else if fmt.Sprint(r.Result.Params) != fmt.Sprint(old.Params) {
+		return fmt.Errorf("bench: %s was measured with the parameters %v, not %v: begin another one", path, old.Params, r.Result.Params)
+	}
+	// What is announced, done and noted is the campaign's.
+	r.Options.Rate = c.Rate
+	if r.Options.Duration == 0 {
+		r.Options.Duration = c.Wanted
+	}
+	if old.Command != "" && r.Options.Duration == c.Wanted {
+		r.Result.Command = old.Command
 	}
 	r.Started, r.resumed = old.Started, old
 	return nil
@@ -191,8 +212,9 @@ func (r *Run) toggle(ctx context.Context, t *toggler, keep func() error) error {
 		r.progress("%s of %v, %s changes, %d violations", c.Elapsed.Round(time.Second), c.Wanted, count(int(c.Changes)), c.Violations)
 		if time.Since(kept) > c8Keep {
 			kept = time.Now()
-			if err := keep(); err != nil {
-				return err
+			// A disk that is full now may not be at the end.
+			if err := keep(); err != nil && r.Options.Announce != nil {
+				fmt.Fprintf(r.Options.Announce, "c8 goes on, but what it has so far could not be written: %v\n", err)
 			}
 		}
 	}
@@ -333,6 +355,8 @@ func c8Verdict(r *Result) Verdict {
 		v.Where = "devxlab bench c8 --duration 8h --device mlx5_0"
 	case c.Violations > 0:
 		v.Answer, v.Why = Refuted, done+"; the first: "+c.First[0]+"."
+	case c.Rate < c8Rate:
+		v.Why, v.Where = fmt.Sprintf("%s: the claim is about %d a second.", done, c8Rate), where
 	case rate < 0.99*c.Rate:
 		v.Why, v.Where = fmt.Sprintf("%s: the device, or this machine, did not keep up with %g a second.", done, c.Rate), where
 	case c.Elapsed < c8Enough:
@@ -363,6 +387,9 @@ func c8Text(r *Result, p *page) {
 	}
 	p.b.WriteByte('\n')
 	p.table("lrrrrr", []string{"latency", "P50", "P90", "P99", "P99.9", "most"}, rows...)
+	if c.Partial {
+		p.para("The distributions are of the last runs only: those of earlier ones were lost. The counts are of all.", indent)
+	}
 	for _, v := range c.First {
 		p.para(v, "VIOLATION: ")
 	}

@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"devxlab.example/emu/uverbs"
+	"devxlab.example/internal/qpparams"
 	"devxlab.example/mlx5"
 )
 
-// A campaign in virtual time: a day's changes at their instants, and nothing
+// A campaign in virtual time: a minute's changes at their instants, and nothing
 // violated.
 func TestC8(t *testing.T) {
 	r, text := run(t, context.Background(), c8, Options{Device: "emu:clock=virtual,latency=200us,name=c8", Duration: time.Minute})
@@ -166,9 +167,10 @@ func TestC8Verdict(t *testing.T) {
 		c      Campaign
 		answer string
 	}{
-		{"hours", Campaign{Rate: 500, Elapsed: 2 * time.Hour, Changes: 3_600_000}, Supported},
+		{"hours", Campaign{Rate: 500, Elapsed: 5 * time.Hour, Changes: 9_000_000}, Supported},
 		{"too short", Campaign{Rate: 500, Elapsed: time.Minute, Changes: 30_000}, NotDecidable},
-		{"too slow", Campaign{Rate: 500, Elapsed: 2 * time.Hour, Changes: 3_000_000}, NotDecidable},
+		{"too slow", Campaign{Rate: 500, Elapsed: 5 * time.Hour, Changes: 8_000_000}, NotDecidable},
+		{"at another rate", Campaign{Rate: 1, Elapsed: 5 * time.Hour, Changes: 18_000}, NotDecidable},
 		{"violated", Campaign{Rate: 500, Elapsed: time.Second, Changes: 500, Violations: 1, First: []string{"x"}}, Refuted},
 	} {
 		v := c8Verdict(&Result{Campaign: &c.c, Provenance: Provenance{Place: PlaceHW, Device: "mlx5_7"}})
@@ -178,5 +180,111 @@ func TestC8Verdict(t *testing.T) {
 	}
 	if got := fmt.Sprint(percentiles(Summary{P50: 1000, Max: 5000})); got != "[1 µs - - - 5 µs]" {
 		t.Error(got)
+	}
+}
+
+// The counts of a campaign outlive its distributions, which are written beside
+// them: a full disk may have taken the one and not the other.
+func TestC8ResumeWithoutDistributions(t *testing.T) {
+	const device = "emu:clock=virtual,name=c8-lost"
+	for _, spoil := range []func(hlog string) error{
+		os.Remove,
+		func(hlog string) error { return os.Truncate(hlog, 30) },
+	} {
+		dir := t.TempDir()
+		if _, err := Do(context.Background(), c8, Options{Device: device, Dir: dir, Duration: 10 * time.Second, Rate: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		if err := spoil(filepath.Join(dir, "c8.hlog")); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Do(context.Background(), c8, Options{Device: device, Dir: dir, Resume: true, Duration: 20 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := r.Campaign; c.Changes < 19_990 || c.Runs != 2 || !c.Partial || r.SeriesOf(c8Service).Summary.N >= c.Changes {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// A resumed campaign announces, does and notes what it was begun with.
+func TestC8ResumeIsTheSame(t *testing.T) {
+	const device = "emu:clock=virtual,name=c8-same"
+	dir := t.TempDir()
+	q := qpparams.Default()
+	q.RNRRetry = 3
+	o := Options{Device: device, Dir: dir, Duration: 4 * time.Second, Rate: 1000, QP: &q, Command: "devxlab bench c8 --rate 1000"}
+	ctx, cancel := context.WithCancel(context.Background())
+	o.step = func(label string) {
+		if strings.HasPrefix(label, "2s of") {
+			cancel()
+		}
+	}
+	if _, err := Do(ctx, c8, o); err != nil {
+		t.Fatal(err)
+	}
+	other := q
+	other.RNRRetry = 2
+	if _, err := Do(context.Background(), c8, Options{Device: device, Dir: dir, Resume: true, QP: &other}); err == nil || !strings.Contains(err.Error(), "begin another one") {
+		t.Errorf("with other parameters: %v", err)
+	}
+	r, err := Do(context.Background(), c8, Options{Device: device, Dir: dir, Resume: true, Command: "devxlab bench c8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(r.Method, "1000 changes of state a second") || r.Command != o.Command || r.Params["rnr_retry"] != 3 || r.Campaign.Wanted != o.Duration || r.Campaign.Violations > 0 {
+		t.Errorf("%q, %q, %v, %+v", r.Method, r.Command, r.Params, r.Campaign)
+	}
+}
+
+func TestC8ResumeNowhere(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "typo")
+	if _, err := Do(context.Background(), c8, Options{Dir: dir, Resume: true}); err == nil || !strings.Contains(err.Error(), "nothing to resume") {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("the directory was made")
+	}
+	if _, err := Do(context.Background(), micro, Options{Dir: t.TempDir(), Resume: true}); err == nil || !strings.Contains(err.Error(), "cannot be resumed") {
+		t.Error(err)
+	}
+}
+
+// What was written by hand is checked.
+func TestC8Edited(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Do(context.Background(), c8, Options{Device: "emu:clock=virtual,name=c8-edited", Dir: dir, Duration: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "c8.json")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, edit := range []struct{ from, to string }{
+		{`"violations": 0`, `"violations": 1`}, {`"rate": 500`, `"rate": 1e12`}, {`"rate": 500`, `"rate": -5`}, {`"changes": 500`, `"changes": -7`}, {`"runs": 1`, `"runs": -1`},
+	} {
+		bad := strings.Replace(string(good), edit.from, edit.to, 1)
+		if bad == string(good) {
+			t.Fatalf("there is no %s in %s", edit.from, good)
+		}
+		if err := os.WriteFile(path, []byte(bad), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(path); err == nil || !strings.Contains(err.Error(), "campaign") {
+			t.Errorf("%s: %v", edit.to, err)
+		}
+	}
+}
+
+// Nobody makes more queue pairs than max_qp allows.
+func TestMaxQP(t *testing.T) {
+	q := qpparams.Default()
+	q.MaxQP = 10
+	for _, e := range []Experiment{c2, c6, c8} {
+		if _, err := Do(context.Background(), e, Options{QP: &q}); err == nil || !strings.Contains(err.Error(), "max_qp is 10") {
+			t.Errorf("%s: %v", e.Name, err)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -61,7 +62,8 @@ type Difference struct {
 
 // CompareRuns compares the results of run b with those of run a. The ratio of
 // two medians has an interval from an unpaired bootstrap, 10,000 resamples of
-// each side; fewer than MinPairs samples on a side are always inconclusive.
+// each side; fewer than MinPairs samples on a side, or a histogram alone, are
+// always inconclusive. Other parameters make series incomparable.
 func CompareRuns(a, b []*Result) *RunComparison {
 	c := &RunComparison{Series: []SeriesComparison{}, OnlyA: []string{}, OnlyB: []string{}, Verdicts: []VerdictChange{}, Provenance: []Difference{}}
 	of := func(rs []*Result, experiment string) *Result {
@@ -197,6 +199,8 @@ func compareSeries(ra, rb *Result, a, b *Series) SeriesComparison {
 		c.Void = "void in A: " + a.Void
 	case b.Void != "":
 		c.Void = "void in B: " + b.Void
+	case otherParams(ra, rb) != "":
+		c.Void = "other parameters: " + otherParams(ra, rb)
 	case x.n == 0 || y.n == 0:
 		c.Void = "no samples"
 	case !(c.MedianA > 0 && c.MedianB > 0):
@@ -209,7 +213,9 @@ func compareSeries(ra, rb *Result, a, b *Series) SeriesComparison {
 	low, high := bootstrapRatio(y, x, 1)
 	c.Low, c.High = Float(low), Float(high)
 	switch {
-	case min(c.NA, c.NB) < MinPairs:
+	case min(c.NA, c.NB) < MinPairs, len(a.Samples) == 0, len(b.Samples) == 0:
+		// Operations of one run are not independent of each other: their number
+		// makes no interval of what runs differ by.
 	case c.High < 1:
 		c.Answer = Better
 	case c.Low > 1:
@@ -218,16 +224,35 @@ func compareSeries(ra, rb *Result, a, b *Series) SeriesComparison {
 	return c
 }
 
+// otherParams names the parameters in which two runs differ.
+func otherParams(a, b *Result) string {
+	var names []string
+	for _, k := range slices.Sorted(maps.Keys(a.Params)) {
+		if fmt.Sprint(a.Params[k]) != fmt.Sprint(b.Params[k]) {
+			names = append(names, k)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(b.Params)) {
+		if _, both := a.Params[k]; !both {
+			names = append(names, k)
+		}
+	}
+	if x, y := a.Campaign, b.Campaign; x != nil && y != nil && x.Rate != y.Rate {
+		names = append(names, "rate")
+	}
+	return strings.Join(names, ", ")
+}
+
 // sample values in order: at(0) is the least.
 type sorted struct {
 	n  int64
 	at func(int64) float64
 }
 
-// ordered returns the values of a series: its samples, or each operation's time
-// where a histogram has them.
+// ordered returns the values of a series: its samples, or if it has none, each
+// operation's time as a histogram has it.
 func ordered(s *Series) sorted {
-	if h := s.Histogram; h != nil && h.TotalCount() > 0 {
+	if h := s.Histogram; len(s.Samples) == 0 && h != nil && h.TotalCount() > 0 {
 		var upTo []int64 // how many are in this bar and those before it
 		var value []float64
 		n := int64(0)

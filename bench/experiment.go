@@ -29,6 +29,10 @@ type Experiment struct {
 	// in a sentence.
 	queuePairs int
 	plan       func(r *Run) string
+
+	// How many queue pairs it needs wherever it runs, if max_qp was given; nil: it
+	// takes what it may.
+	needs func(o Options) int
 }
 
 // Experiments returns all of them, in the order in which they run.

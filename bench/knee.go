@@ -23,6 +23,10 @@ type Knee struct {
 	Evidence Float  `json:"evidence"` // BIC of the plain fit less that of the knee: above 10 is very strong
 	Rise     Float  `json:"rise"`     // the fit at the largest X against what it would be there without the knee: 1.5 is half as much again
 	Why      string `json:"why"`      // in words
+
+	// The least factor by which a full cache at 32,768 would have to slow commands
+	// down to be found in such measurements; 0: not looked for.
+	Least float64 `json:"least,omitempty"`
 }
 
 // What a knee must have to be found.
@@ -41,7 +45,7 @@ func constant(float64) float64 { return 1 }
 func linear(x float64) float64 { return x }
 
 // plainModels are courses without a knee: our own code's, a cost per object, a
-// tree's, and both.
+// tree's, both, and what bends upwards all the way.
 var plainModels = []struct {
 	name  string
 	terms []term
@@ -50,6 +54,8 @@ var plainModels = []struct {
 	{"linear in x", []term{constant, linear}},
 	{"linear in log x", []term{constant, math.Log2}},
 	{"linear in x and log x", []term{constant, math.Log2, linear}},
+	{"linear in x·log x", []term{constant, func(x float64) float64 { return x * math.Log2(x) }}},
+	{"quadratic", []term{constant, linear, func(x float64) float64 { return x * x }}},
 }
 
 // kneeModels are courses that change at k.

@@ -314,6 +314,11 @@ func (r *Result) check() error {
 			c.least("break-even", int(g))
 		}
 	}
+	if k := r.Campaign; k != nil {
+		c.that(k.Rate >= LeastRate && k.Rate <= MostRate, "campaign: a rate of %v a second", k.Rate)
+		c.least("campaign", int(k.Wanted), int(k.Elapsed), k.Runs, int(k.Changes), int(k.Checks), int(k.Violations))
+		c.that(len(k.First) == int(min(k.Violations, c8Violations)), "campaign: %d violations, %d are told", k.Violations, len(k.First))
+	}
 	if m := r.Memory; m != nil {
 		c.least("memory", m.QueuePairs, m.QP, m.Mapped)
 	}

@@ -23,6 +23,7 @@ var micro = Experiment{
 	run:        runMicro,
 	text:       microText,
 	queuePairs: 1,
+	needs:      func(Options) int { return 1 },
 	plan: func(r *Run) string {
 		n := count(microCallsHW * (r.pairs(microRounds) + 1))
 		return fmt.Sprintf("makes 1 queue pair of its own through DevX and destroys it at the end; resets it %s times, and %s times asks for what the kernel refuses. No work request, no packet.", n, n)

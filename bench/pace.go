@@ -18,6 +18,13 @@ type pace struct {
 	every time.Duration
 }
 
+// Rates of open-loop load, a second: once an hour, and what no device does one
+// after the other.
+const (
+	LeastRate = 1.0 / 3600
+	MostRate  = 1_000_000.0
+)
+
 func newPace(w stopwatch, rate float64) *pace {
 	return &pace{watch: w, start: w.now(), every: time.Duration(float64(time.Second) / rate)}
 }

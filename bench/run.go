@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"time"
 
@@ -103,6 +104,14 @@ func Do(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	if e.EmuOnly && (o.asHardware || !isEmulated(o.Device)) {
 		return nil, fmt.Errorf("bench: %s %w: not on %s", e.Name, ErrEmuOnly, o.Device)
 	}
+	if o.Resume {
+		if st, err := os.Stat(o.Dir); err != nil || !st.IsDir() {
+			return nil, fmt.Errorf("bench: nothing to resume: %s is not the directory of a run", o.Dir)
+		}
+	}
+	if q := o.QP; q != nil && e.needs != nil && e.needs(o) > q.MaxQP {
+		return nil, fmt.Errorf("bench: %s makes %s queue pairs and max_qp is %s: raise it, or leave the experiment out", e.Name, count(e.needs(o)), count(q.MaxQP))
+	}
 	if err := writable(o.Dir); err != nil {
 		return nil, err
 	}
@@ -187,7 +196,9 @@ func (r *Run) inspect(e Experiment) error {
 	}
 	r.Result = Result{Format: Format, Experiment: e.Name, Question: e.Question, Command: r.Options.Command, Params: Params{}, Started: time.Now(), Provenance: p}
 	if q := r.Options.QP; q != nil {
-		r.Result.Params["max_qp"], r.Result.Params["qp_timeout"], r.Result.Params["retry_cnt"], r.Result.Params["rnr_retry"] = q.MaxQP, q.QPTimeout, q.RetryCnt, q.RNRRetry
+		for k, v := range qpParams(q) {
+			r.Result.Params[k] = v
+		}
 	}
 	caps, err := d.Caps()
 	if err == nil {

@@ -26,6 +26,7 @@ var timer = Experiment{
 	run:        runTimer,
 	text:       timerText,
 	queuePairs: 1,
+	needs:      func(Options) int { return 1 },
 	plan: func(r *Run) string {
 		return fmt.Sprintf("makes 1 queue pair of its own through DevX and destroys it at the end; resets it %s times, each half a millisecond after the other. No work request, no packet.",
 			count(timerShots*(r.pairs(timerPairs)+1)))

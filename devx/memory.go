@@ -92,10 +92,12 @@ func (u *Umem) Close() error {
 // not need as many registrations. A queue's offset into its umem is a multiple
 // of the page size that it names; the doorbell record may follow anywhere.
 type arena struct {
-	mu     sync.Mutex
-	chunks []*Umem
-	used   int           // bytes of the last chunk
-	free   map[int][]ref // by size
+	mu      sync.Mutex
+	chunks  []*Umem
+	used    int           // bytes of the last chunk
+	free    map[int][]ref // by size
+	growing bool          // somebody registers another chunk
+	single  []*Umem       // that those registered who came meanwhile
 }
 
 type ref struct {
@@ -110,30 +112,49 @@ const (
 	dbrSize    = 64 // a doorbell record and the rest of its cache line
 )
 
+// carve returns n bytes, rounded up to pages. The lock is not held while memory is
+// registered: that is a command, and others have commands to send meanwhile. They
+// do not wait for it, but register what they need themselves.
 func (a *arena) carve(d *Device, n int) (ref, error) {
 	n = roundUp(n)
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	if l := a.free[n]; len(l) > 0 {
 		r := l[len(l)-1]
 		a.free[n] = l[:len(l)-1]
+		a.mu.Unlock()
 		clear(r.umem.Bytes()[r.at : r.at+n])
 		return r, nil
 	}
-	if len(a.chunks) == 0 || a.used+n > len(a.chunks[len(a.chunks)-1].Bytes()) {
-		size := arenaChunk
-		if i := len(a.chunks); i < 16 {
-			size = min(size, arenaFirst<<i)
-		}
-		u, err := d.Umem(max(n, size), 0)
-		if err != nil {
-			return ref{}, err
-		}
-		a.chunks, a.used = append(a.chunks, u), 0
+	if i := len(a.chunks) - 1; i >= 0 && a.used+n <= len(a.chunks[i].Bytes()) {
+		r := ref{a.chunks[i], a.used}
+		a.used += n
+		a.mu.Unlock()
+		return r, nil
 	}
-	r := ref{a.chunks[len(a.chunks)-1], a.used}
-	a.used += n
-	return r, nil
+	size, single := n, a.growing
+	if !single {
+		a.growing = true
+		size = max(n, arenaChunk)
+		if i := len(a.chunks); i < 16 {
+			size = max(n, min(arenaChunk, arenaFirst<<i))
+		}
+	}
+	a.mu.Unlock()
+	u, err := d.Umem(size, 0)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !single {
+		a.growing = false
+	}
+	switch {
+	case err != nil:
+		return ref{}, err
+	case single:
+		a.single = append(a.single, u)
+	default:
+		a.chunks, a.used = append(a.chunks, u), n
+	}
+	return ref{u, 0}, nil
 }
 
 func (a *arena) release(r ref, n int) {

@@ -203,7 +203,7 @@ func (p *parts) sharedCQ(d *Device) (*CQ, error) {
 // free unmaps the memory. The objects went with the file.
 func (p *parts) free() error {
 	var errs []error
-	for _, u := range p.arena.chunks {
+	for _, u := range append(p.arena.chunks, p.arena.single...) {
 		errs = append(errs, u.mem.Free())
 	}
 	return errors.Join(errs...)

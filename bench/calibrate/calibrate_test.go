@@ -526,3 +526,16 @@ func TestMedianInterval(t *testing.T) {
 		}
 	}
 }
+
+// Whatever command takes longest, and so is what bursts are made of: it ends, and
+// finds the same.
+func TestAnyCommandLongest(t *testing.T) {
+	for i := range steps {
+		p := hidden(4, 31, 5*us, fixed)
+		p.Ops[steps[i].op] = fixed(5 * time.Millisecond)
+		r := calibrate(t, Options{Device: device(t, p, ""), Samples: 100})
+		if f := r.Figure("threads"); f.Value != 4 {
+			t.Errorf("%v: threads %+v", steps[i].op, *f)
+		}
+	}
+}

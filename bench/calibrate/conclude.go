@@ -142,13 +142,13 @@ func (r *run) roughly(t, s, u *Figure, long int, note string) {
 	}
 	u.Value, u.Low, u.High = 0, 0, int64(each)
 	s.Value, s.Low, s.High = maxSlots, 1, maxSlots
+	t.Value, t.Low, t.High = int64(best), 1, maxThreads
 	for _, f := range []*Figure{t, s, u} {
 		f.Confidence, f.Note = NotIdentifiable, "not identifiable: "+note
 	}
 	s.Note += "; the driver's limit of 31 is taken"
 	u.Note += "; 0 is taken, so that a latency is all of its command's time"
 	if len(might) > 0 {
-		t.Value = int64(best)
 		span(t, might)
 		s.Low = t.Low
 		t.Confidence, t.Note = Estimated, fmt.Sprintf("from how long %d %v at once took, %v, if each takes %v to %v, because %s", flight, steps[long].op, took, usual*8/10, usual, note)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,9 +26,9 @@ type benchCmd struct {
 	Dir         string   `default:"results" help:"Directory for raw samples and benchmark lines; each run gets one of its own below it. Empty: nothing is written."`
 	Quick       bool     `help:"The fewest pairs that allow an answer: 20."`
 
-	Duration time.Duration `placeholder:"TIME" help:"How long c8 lasts, all runs together; default 20s."`
-	Rate     float64       `placeholder:"N" help:"Changes of state a second in c8; default 500."`
-	Resume   string        `placeholder:"DIR" help:"Go on with the c8 that was interrupted in this run's directory (results/20…)."`
+	Duration *time.Duration `placeholder:"TIME" help:"How long c8 lasts, all runs together; default 20s."`
+	Rate     *float64       `placeholder:"N" help:"Changes of state a second in c8; default 500."`
+	Resume   string         `placeholder:"DIR" help:"Go on with the c8 that was interrupted in this run's directory (results/20…)."`
 
 	qpparams.Flags
 
@@ -113,18 +112,24 @@ func (c benchCmd) Run(e *env) error {
 
 // options are what the flags say, checked.
 func (c benchCmd) options(e *env) (bench.Options, error) {
-	o := bench.Options{Device: c.Device, Quick: c.Quick, Duration: c.Duration, Rate: c.Rate, Resume: c.Resume != "", Announce: e.out}
+	o := bench.Options{Device: c.Device, Quick: c.Quick, Resume: c.Resume != "", Announce: e.out}
 	if e.asJSON {
 		o.Announce = e.err
 	}
 	if isTerminal(e.err) {
 		o.Progress = e.err
 	}
+	if c.Duration != nil {
+		o.Duration = *c.Duration
+	}
+	if c.Rate != nil {
+		o.Rate = *c.Rate
+	}
 	switch {
-	case c.Duration < 0:
-		return o, fmt.Errorf("--duration %v: a time above 0, such as 20s or 8h", c.Duration)
-	case c.Rate < 0 || c.Rate > maxRate || math.IsNaN(c.Rate):
-		return o, fmt.Errorf("--rate %g: above 0 and at most %d a second", c.Rate, maxRate)
+	case c.Duration != nil && *c.Duration <= 0:
+		return o, fmt.Errorf("--duration %v: a time above 0, such as 20s or 8h", *c.Duration)
+	case c.Rate != nil && !(*c.Rate >= bench.LeastRate && *c.Rate <= bench.MostRate):
+		return o, fmt.Errorf("--rate %g: %g to %g a second", *c.Rate, bench.LeastRate, bench.MostRate)
 	case c.Resume != "" && !slices.Equal(c.Experiments, []string{"c8"}):
 		return o, errors.New("--resume goes on with c8: devxlab bench c8 --resume DIR")
 	}
@@ -146,9 +151,6 @@ func (c benchCmd) options(e *env) (bench.Options, error) {
 	return o, nil
 }
 
-// maxRate is what no device does one after the other.
-const maxRate = 1_000_000
-
 // command is the command line that runs one of the experiments again.
 func (c benchCmd) command(name string) string {
 	words := []string{"devxlab", "bench", name, "--device", quote(c.Device)}
@@ -160,11 +162,11 @@ func (c benchCmd) command(name string) string {
 	if c.Quick {
 		words = append(words, "--quick")
 	}
-	if name == "c8" && c.Duration > 0 {
+	if name == "c8" && c.Duration != nil {
 		words = append(words, "--duration", c.Duration.String())
 	}
-	if name == "c8" && c.Rate > 0 {
-		words = append(words, "--rate", fmt.Sprint(c.Rate))
+	if name == "c8" && c.Rate != nil {
+		words = append(words, "--rate", fmt.Sprint(*c.Rate))
 	}
 	flag("--config", c.Config)
 	flag("--max-qp", c.MaxQP)

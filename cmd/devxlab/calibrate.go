@@ -18,8 +18,8 @@ type calibrateCmd struct {
 }
 
 func (c calibrateCmd) Run(e *env) error {
-	if c.Samples == 0 { // to the package it is the default
-		c.Samples = -1
+	if c.Samples < 1 { // to the package 0 is the default
+		return usageError{fmt.Errorf("--samples %d: 100 to 1000000", c.Samples)}
 	}
 	if c.Write != "" {
 		if err := calibrate.Writable(c.Write, c.Force); err != nil {
@@ -38,6 +38,8 @@ func (c calibrateCmd) Run(e *env) error {
 	}
 	r, err := calibrate.Run(e.ctx, o)
 	switch {
+	case err != nil && e.ctx.Err() != nil:
+		return errors.New("interrupted: nothing was written")
 	case errors.Is(err, calibrate.ErrOptions):
 		return usageError{err}
 	case err != nil:

@@ -63,7 +63,7 @@ func TestCalibrateRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{calibrateCmd{Device: "emu:", Samples: 0}, exitUsage, "samples are out of range: 100 to 1000000"},
+		{calibrateCmd{Device: "emu:", Samples: 0}, exitUsage, "--samples 0: 100 to 1000000"},
 		{calibrateCmd{Device: "emu:", Samples: 1000, QPs: 5}, exitUsage, "5 queue pairs are out of range"},
 		{calibrateCmd{Device: "emu:log_max_qp=3", Samples: 1000}, exitUsage, "log_max_qp 3"},
 		{calibrateCmd{Device: "emu:colour=blue", Samples: 1000}, exitUsage, `no option "colour"`},

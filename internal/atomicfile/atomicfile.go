@@ -29,6 +29,9 @@ func Write(path string, write func(io.Writer) error) (err error) {
 		}
 		return errors.Join(buffered(f, write), f.Close())
 	}
+	if to, err := filepath.EvalSymlinks(path); err == nil {
+		path = to // a link stays one, and what it names is replaced
+	}
 	return place(path, write, os.Rename)
 }
 
