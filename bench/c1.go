@@ -94,7 +94,7 @@ type crowd struct {
 	bed
 	watch stopwatch
 	rng   *rand.Rand
-	batch *batch.Batch // touches them, if commands take time; nil: one after the other
+	batch *batch.Batch // touches them, on hardware; nil: one after the other
 	timed int
 }
 

@@ -155,7 +155,7 @@ func (r *Run) lateness(ctx context.Context, big *pile) (err error) {
 	arm := func(how, what string, shot func(*hdrhistogram.Histogram) error, seen func() *hdrhistogram.Histogram) *contender {
 		c := &contender{Series: Series{Name: "late/how=" + how + "/p50", What: what + ", median of a sample", Ops: count}}
 		p90 := &contender{Series: Series{Name: "late/how=" + how + "/p90", What: what + ", 90th percentile of a sample", Ops: count}}
-		all := &contender{Series: Series{Name: "late/how=" + how, What: what + ", every shot", Ops: 1, Log: "late/how=" + how, Histogram: newHistogram()}}
+		all := &contender{Series: Series{Name: "late/how=" + how, What: what + ", every shot, the warm-up round too", Ops: 1, Log: "late/how=" + how, Histogram: newHistogram()}}
 		c.parts = []*contender{p90, all}
 		c.sample = func(ctx context.Context) (sample, error) {
 			before, h := seen(), newHistogram()

@@ -253,7 +253,7 @@ func (r *run) plan() string {
 	text := fmt.Sprintf("calibrate, on %s: makes %d queue pairs, PDs and memory keys of its own through DevX, and destroys them at the end. Sends about %d commands, first one by one, then up to %d at once.",
 		r.Device, flight+1, n, flight)
 	if r.o.QPs > 0 {
-		text += fmt.Sprintf(" Grows to %d queue pairs, and sends up to %d more commands to them, one by one.", r.o.QPs+flight, r.o.QPs*20)
+		text += fmt.Sprintf(" Grows to %d queue pairs, and sends up to %d more commands to them, one by one.", r.o.QPs+flight, r.o.QPs*22)
 	}
 	return text + " No work request, no packet; nobody else's objects are touched, but others wait for the same firmware."
 }

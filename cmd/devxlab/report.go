@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode"
 
+	"golang.org/x/sys/unix"
+
 	"devxlab.example/bench"
 	htmlreport "devxlab.example/bench/report"
 	"devxlab.example/internal/atomicfile"
@@ -117,7 +119,10 @@ func messages(errs []error) []string {
 // writeReport writes the HTML report.
 func writeReport(file string, results []*bench.Result, broken []error) error {
 	err := atomicfile.Write(file, func(w io.Writer) error { return htmlreport.Write(w, results, broken) })
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EISDIR):
+		return usageError{fmt.Errorf("--html %s: it is a directory: name a file in it", file)}
+	case err != nil:
 		return fmt.Errorf("the report is not written to %s: %w; give --html a file where there is room", file, err)
 	}
 	return nil

@@ -28,6 +28,8 @@ func Write(path string, write func(io.Writer) error) (err error) {
 			return err
 		}
 		return errors.Join(buffered(f, write), f.Close())
+	} else if err == nil && fi.IsDir() {
+		return &fs.PathError{Op: "write", Path: path, Err: unix.EISDIR}
 	}
 	if to, err := filepath.EvalSymlinks(path); err == nil {
 		path = to // a link stays one, and what it names is replaced
