@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -118,7 +117,7 @@ func TestWriteFilesInPart(t *testing.T) {
 		left    string
 		words   []string
 	}{
-		{".json", "micro.hlog micro.txt", []string{"not written to", "micro.json (file exists)", "Besides micro.txt and micro.hlog, what this run prints is all that is left", "run devxlab bench micro --device emu:"}},
+		{".json", "micro.hlog micro.txt", []string{"not written to", "micro.json (is a directory)", "Besides micro.txt and micro.hlog, what this run prints is all that is left", "run devxlab bench micro --device emu:"}},
 		{".txt", "micro.hlog micro.json", []string{"micro.txt (", "Nothing measured is lost: it is in micro.json"}},
 		{".hlog", "micro.json micro.txt", []string{"micro.hlog (", "The distributions of single operations are lost", "are in micro.json"}},
 		{".json .txt .hlog", "", []string{"micro.json (", "micro.txt (", "micro.hlog (", "saved nowhere: what this run prints is all that is left"}},
@@ -131,7 +130,7 @@ func TestWriteFilesInPart(t *testing.T) {
 		}
 		err := logged().WriteFiles(dir)
 		var w *WriteError
-		if !errors.As(err, &w) || len(w.Missing) != len(strings.Fields(c.blocked)) || !errors.Is(err, fs.ErrExist) {
+		if !errors.As(err, &w) || len(w.Missing) != len(strings.Fields(c.blocked)) || !errors.Is(err, unix.EISDIR) {
 			t.Fatalf("%s: %v", c.blocked, err)
 		}
 		for _, word := range c.words {
