@@ -276,7 +276,7 @@ func (r *Result) check() error {
 	c.that(isName(r.Experiment), "experiment %q is no name", r.Experiment)
 	c.least("took_ns", int(r.Took))
 	p := r.Provenance
-	c.that(p.Place == PlaceEmu || p.Place == PlaceHW || p.Place == "lab", "place %q is not emu, lab or hw", p.Place)
+	c.that(p.Place == PlaceEmu || p.Place == PlaceHW || p.Place == PlaceLab, "place %q is not emu, lab or hw", p.Place)
 	c.least("cpus", p.CPUs, p.GOMAXPROCS)
 	c.that(!(p.Load < 0), "load %v", p.Load)
 	c.that(!(p.Steal < 0 || p.Steal > 1), "steal %v", p.Steal)

@@ -20,6 +20,7 @@ import (
 // Places that a figure can come from.
 const (
 	PlaceEmu = "emu" // kernel and NIC emulated in the process
+	PlaceLab = "lab" // a real kernel in a virtual machine; the NIC is emulated
 	PlaceHW  = "hw"  // a device of this machine
 )
 
@@ -41,6 +42,10 @@ type Provenance struct {
 	Steal      Float  `json:"steal"` // share of CPU time that the hypervisor took during the run, 0 to 1; null: unknown
 }
 
+// placeVariable is set in a guest of package lab: nothing else there tells its
+// device from a card.
+const placeVariable = "DEVXLAB_PLACE"
+
 // commit is set by the linker (make bench); otherwise the build says it.
 var commit string
 
@@ -49,6 +54,9 @@ func provenance(info devx.Info, profile string) Provenance {
 		Place: PlaceHW, Device: info.Name, Firmware: info.Firmware, Stack: info.Stack.String(), Kernel: kernel(),
 		CPU: cpuModel(), CPUs: runtime.NumCPU(), Arch: runtime.GOARCH, GOMAXPROCS: runtime.GOMAXPROCS(0), Go: runtime.Version(),
 		Commit: revision(), Load: loadAverage(), Steal: Float(math.NaN()),
+	}
+	if os.Getenv(placeVariable) == PlaceLab {
+		p.Place = PlaceLab
 	}
 	if info.Emulated {
 		p.Place, p.Profile, p.Stack = PlaceEmu, profile, "none: emulated in the process"

@@ -152,10 +152,26 @@ func Do(ctx context.Context, e Experiment, o Options) (*Result, error) {
 	if r.Interrupted || err != nil {
 		r.Verdicts, r.Findings = nil, nil
 	}
+	r.labVerdicts()
 	if o.Dir != "" {
 		err = errors.Join(err, r.Result.WriteFiles(o.Dir))
 	}
 	return &r.Result, err
+}
+
+// labVerdicts takes back what the lab cannot decide: its kernel is real, its
+// firmware is not, and a whole command has both in it.
+func (r *Run) labVerdicts() {
+	if r.Provenance.Place != PlaceLab {
+		return
+	}
+	for i := range r.Verdicts {
+		v := &r.Verdicts[i]
+		if v.Answer == Supported || v.Answer == Refuted {
+			v.Answer, v.Where = NotDecidable, "make bench DEV=mlx5_0, on a machine that has one"
+			v.Why = "The kernel of the lab is real and its firmware is emulated, and what was measured has both in it. As if it were a card: " + v.Why
+		}
+	}
 }
 
 // onlyEnded reports whether err says no more than that ctx has ended.

@@ -377,6 +377,36 @@ func TestRoomOnHardware(t *testing.T) {
 	}
 }
 
+// In the lab the firmware is emulated: nothing is decided that rests on it, and
+// the place is named.
+func TestLabDecidesNothingOfFirmware(t *testing.T) {
+	t.Setenv(placeVariable, PlaceLab)
+	if p := provenance(devx.Info{Name: "mlx5_0"}, ""); p.Place != PlaceLab {
+		t.Errorf("a device in the lab is at place %s", p.Place)
+	}
+	if p := provenance(devx.Info{Name: "emu:", Emulated: true}, "zero"); p.Place != PlaceEmu {
+		t.Errorf("an emulated device in the lab is at place %s", p.Place)
+	}
+	r := &Run{Result: Result{Provenance: Provenance{Place: PlaceLab}, Verdicts: []Verdict{{Claim: "C1", Answer: Supported, Why: "x"}, {Claim: "C6", Answer: Refuted, Why: "y"}, {Claim: "C8", Answer: NotDecidable, Why: "z"}}}}
+	r.labVerdicts()
+	for _, v := range r.Verdicts {
+		if v.Answer != NotDecidable {
+			t.Errorf("%+v", v)
+		}
+	}
+	if v := r.Verdicts[0]; !strings.Contains(v.Why, "firmware is emulated") || v.Where == "" {
+		t.Errorf("%+v", v)
+	}
+	var text bytes.Buffer
+	if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "place: lab (") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+	r.Provenance.Place, r.Verdicts[0].Answer = PlaceHW, Supported
+	if r.labVerdicts(); r.Verdicts[0].Answer != Supported {
+		t.Error("on hardware it is decided")
+	}
+}
+
 // A limit of 8 MiB, as is usual, is 2,048 pages.
 func TestLockError(t *testing.T) {
 	if err := lockError(2048, 8<<20); err != nil {

@@ -113,7 +113,9 @@ func (p *page) table(align string, head []string, rows ...[]string) {
 
 // text says where the figures come from.
 func (v Provenance) text(p *page, took time.Duration) {
-	if v.Place == PlaceEmu {
+	if v.Place == PlaceLab {
+		p.para(fmt.Sprintf("place: lab (%s, firmware %s, driver %s). The kernel is real, in a virtual machine; the NIC is emulated: what a command takes is what its profile was told, and what the virtual machine adds, never a result about a card.", v.Device, v.Firmware, v.Stack), indent)
+	} else if v.Place == PlaceEmu {
 		p.para(fmt.Sprintf("place: emu (%s, profile %s). Kernel and NIC are emulated in this process: what a command takes is what a profile was told, never a result.", v.Device, v.Profile), indent)
 	} else {
 		p.para(fmt.Sprintf("place: hw (%s, firmware %s, driver %s)", v.Device, v.Firmware, v.Stack), indent)
