@@ -3,6 +3,9 @@
 # make bench   runs the experiments: on the emulated device, or on hardware that
 #              is named: make bench DEV=mlx5_0
 # make test    runs the tests
+# make lab     boots a virtual machine whose own mlx5 driver drives the emulated HCA,
+#              and tests that; the first time it fetches QEMU and a kernel into the
+#              user's cache
 # make lint    gofmt, vet, staticcheck, govulncheck
 # make race    the tests under the race detector, and with a collector that runs
 #              all the time (needs a C compiler)
@@ -21,7 +24,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lint race fuzz cross generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -41,6 +44,9 @@ bench: gocheck
 test: gocheck
 	@$(GO) vet ./...
 	@$(GO) test ./...
+
+lab: gocheck
+	@DEVXLAB_REQUIRE=lab $(GO) test -count=1 -run '^TestLab' -v ./lab
 
 lint: gocheck
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) || exit 1; test -z "$$bad" || { echo "not gofmt-clean: $$bad"; exit 1; }

@@ -1197,6 +1197,12 @@ func (v HCACap) LogMaxCQ() uint8 { return v[27] >> 0 & 0x1f }
 // SetLogMaxCQ sets log_max_cq; higher bits of x are dropped.
 func (v HCACap) SetLogMaxCQ(x uint8) { v[27] = v[27]&^(0x1f<<0) | x&0x1f<<0 }
 
+// LogMaxEQSz returns log_max_eq_sz (8 bits at bit 0xe0).
+func (v HCACap) LogMaxEQSz() uint8 { return v[28] }
+
+// SetLogMaxEQSz sets log_max_eq_sz.
+func (v HCACap) SetLogMaxEQSz(x uint8) { v[28] = x }
+
 // LogMaxMKey returns log_max_mkey (6 bits at bit 0xea).
 func (v HCACap) LogMaxMKey() uint8 { return v[29] >> 0 & 0x3f }
 
@@ -1208,6 +1214,12 @@ func (v HCACap) LogMaxEQ() uint8 { return v[31] >> 0 & 0xf }
 
 // SetLogMaxEQ sets log_max_eq; higher bits of x are dropped.
 func (v HCACap) SetLogMaxEQ(x uint8) { v[31] = v[31]&^(0xf<<0) | x&0xf<<0 }
+
+// LogMaxBSFListSize returns log_max_bsf_list_size (6 bits at bit 0x112).
+func (v HCACap) LogMaxBSFListSize() uint8 { return v[34] >> 0 & 0x3f }
+
+// SetLogMaxBSFListSize sets log_max_bsf_list_size; higher bits of x are dropped.
+func (v HCACap) SetLogMaxBSFListSize(x uint8) { v[34] = v[34]&^(0x3f<<0) | x&0x3f<<0 }
 
 // LogMaxKLMListSize returns log_max_klm_list_size (6 bits at bit 0x11a).
 func (v HCACap) LogMaxKLMListSize() uint8 { return v[35] >> 0 & 0x3f }
@@ -1221,6 +1233,12 @@ func (v HCACap) LogMaxRaReqDC() uint8 { return v[37] >> 0 & 0x3f }
 // SetLogMaxRaReqDC sets log_max_ra_req_dc; higher bits of x are dropped.
 func (v HCACap) SetLogMaxRaReqDC(x uint8) { v[37] = v[37]&^(0x3f<<0) | x&0x3f<<0 }
 
+// LogMaxRaResDC returns log_max_ra_res_dc (6 bits at bit 0x13a).
+func (v HCACap) LogMaxRaResDC() uint8 { return v[39] >> 0 & 0x3f }
+
+// SetLogMaxRaResDC sets log_max_ra_res_dc; higher bits of x are dropped.
+func (v HCACap) SetLogMaxRaResDC(x uint8) { v[39] = v[39]&^(0x3f<<0) | x&0x3f<<0 }
+
 // LogMaxRaReqQP returns log_max_ra_req_qp (6 bits at bit 0x14a).
 func (v HCACap) LogMaxRaReqQP() uint8 { return v[41] >> 0 & 0x3f }
 
@@ -1232,6 +1250,12 @@ func (v HCACap) LogMaxRaResQP() uint8 { return v[43] >> 0 & 0x3f }
 
 // SetLogMaxRaResQP sets log_max_ra_res_qp; higher bits of x are dropped.
 func (v HCACap) SetLogMaxRaResQP(x uint8) { v[43] = v[43]&^(0x3f<<0) | x&0x3f<<0 }
+
+// CacheLine128byte returns cache_line_128byte (1 bits at bit 0x164).
+func (v HCACap) CacheLine128byte() bool { return v[44]&0x8 != 0 }
+
+// SetCacheLine128byte sets cache_line_128byte.
+func (v HCACap) SetCacheLine128byte(x bool) { v[44] = bit(v[44], 0x8, x) }
 
 // GIDTableSize returns gid_table_size (16 bits at bit 0x170).
 func (v HCACap) GIDTableSize() uint16 { return binary.BigEndian.Uint16(v[46:]) }
@@ -1299,11 +1323,29 @@ func (v HCACap) CQEVersion() uint8 { return v[63] >> 0 & 0xf }
 // SetCQEVersion sets cqe_version; higher bits of x are dropped.
 func (v HCACap) SetCQEVersion(x uint8) { v[63] = v[63]&^(0xf<<0) | x&0xf<<0 }
 
+// CompactAddressVector returns compact_address_vector (1 bits at bit 0x200).
+func (v HCACap) CompactAddressVector() bool { return v[64]&0x80 != 0 }
+
+// SetCompactAddressVector sets compact_address_vector.
+func (v HCACap) SetCompactAddressVector(x bool) { v[64] = bit(v[64], 0x80, x) }
+
 // UMRModifyEntitySizeDisabled returns umr_modify_entity_size_disabled (1 bits at bit 0x207).
 func (v HCACap) UMRModifyEntitySizeDisabled() bool { return v[64]&0x1 != 0 }
 
 // SetUMRModifyEntitySizeDisabled sets umr_modify_entity_size_disabled.
 func (v HCACap) SetUMRModifyEntitySizeDisabled(x bool) { v[64] = bit(v[64], 0x1, x) }
+
+// UMRModifyAtomicDisabled returns umr_modify_atomic_disabled (1 bits at bit 0x208).
+func (v HCACap) UMRModifyAtomicDisabled() bool { return v[65]&0x80 != 0 }
+
+// SetUMRModifyAtomicDisabled sets umr_modify_atomic_disabled.
+func (v HCACap) SetUMRModifyAtomicDisabled(x bool) { v[65] = bit(v[65], 0x80, x) }
+
+// CmdifChecksum returns cmdif_checksum (2 bits at bit 0x210).
+func (v HCACap) CmdifChecksum() uint8 { return v[66] >> 6 & 0x3 }
+
+// SetCmdifChecksum sets cmdif_checksum; higher bits of x are dropped.
+func (v HCACap) SetCmdifChecksum(x uint8) { v[66] = v[66]&^(0x3<<6) | x&0x3<<6 }
 
 // EthNetOffloads returns eth_net_offloads (1 bits at bit 0x21c).
 func (v HCACap) EthNetOffloads() bool { return v[67]&0x8 != 0 }
@@ -1322,6 +1364,24 @@ func (v HCACap) Atomic() bool { return v[67]&0x2 != 0 }
 
 // SetAtomic sets atomic.
 func (v HCACap) SetAtomic(x bool) { v[67] = bit(v[67], 0x2, x) }
+
+// CQResize returns cq_resize (1 bits at bit 0x221).
+func (v HCACap) CQResize() bool { return v[68]&0x40 != 0 }
+
+// SetCQResize sets cq_resize.
+func (v HCACap) SetCQResize(x bool) { v[68] = bit(v[68], 0x40, x) }
+
+// CQModeration returns cq_moderation (1 bits at bit 0x222).
+func (v HCACap) CQModeration() bool { return v[68]&0x20 != 0 }
+
+// SetCQModeration sets cq_moderation.
+func (v HCACap) SetCQModeration(x bool) { v[68] = bit(v[68], 0x20, x) }
+
+// BlockLbMc returns block_lb_mc (1 bits at bit 0x228).
+func (v HCACap) BlockLbMc() bool { return v[69]&0x80 != 0 }
+
+// SetBlockLbMc sets block_lb_mc.
+func (v HCACap) SetBlockLbMc(x bool) { v[69] = bit(v[69], 0x80, x) }
 
 // UMRPtrRlky returns umr_ptr_rlky (1 bits at bit 0x230).
 func (v HCACap) UMRPtrRlky() bool { return v[70]&0x80 != 0 }
@@ -1353,11 +1413,23 @@ func (v HCACap) UAR4k() bool { return v[72]&0x80 != 0 }
 // SetUAR4k sets uar_4k.
 func (v HCACap) SetUAR4k(x bool) { v[72] = bit(v[72], 0x80, x) }
 
+// UARSz returns uar_sz (6 bits at bit 0x24a).
+func (v HCACap) UARSz() uint8 { return v[73] >> 0 & 0x3f }
+
+// SetUARSz sets uar_sz; higher bits of x are dropped.
+func (v HCACap) SetUARSz(x uint8) { v[73] = v[73]&^(0x3f<<0) | x&0x3f<<0 }
+
 // UmemUID0 returns umem_uid_0 (1 bits at bit 0x252).
 func (v HCACap) UmemUID0() bool { return v[74]&0x20 != 0 }
 
 // SetUmemUID0 sets umem_uid_0.
 func (v HCACap) SetUmemUID0(x bool) { v[74] = bit(v[74], 0x20, x) }
+
+// LogPgSz returns log_pg_sz (8 bits at bit 0x258).
+func (v HCACap) LogPgSz() uint8 { return v[75] }
+
+// SetLogPgSz sets log_pg_sz.
+func (v HCACap) SetLogPgSz(x uint8) { v[75] = x }
 
 // Bf returns bf (1 bits at bit 0x260).
 func (v HCACap) Bf() bool { return v[76]&0x80 != 0 }
@@ -1389,11 +1461,23 @@ func (v HCACap) MaxWQESzRQ() uint16 { return binary.BigEndian.Uint16(v[86:]) }
 // SetMaxWQESzRQ sets max_wqe_sz_rq.
 func (v HCACap) SetMaxWQESzRQ(x uint16) { binary.BigEndian.PutUint16(v[86:], x) }
 
+// MaxWQESzSQDC returns max_wqe_sz_sq_dc (16 bits at bit 0x2d0).
+func (v HCACap) MaxWQESzSQDC() uint16 { return binary.BigEndian.Uint16(v[90:]) }
+
+// SetMaxWQESzSQDC sets max_wqe_sz_sq_dc.
+func (v HCACap) SetMaxWQESzSQDC(x uint16) { binary.BigEndian.PutUint16(v[90:], x) }
+
 // MaxQPMcg returns max_qp_mcg (25 bits at bit 0x2e7).
 func (v HCACap) MaxQPMcg() uint32 { return uint32(get32(v[92:], 0, 25)) }
 
 // SetMaxQPMcg sets max_qp_mcg; higher bits of x are dropped.
 func (v HCACap) SetMaxQPMcg(x uint32) { put32(v[92:], 0, 25, uint32(x)) }
+
+// LogMaxMcg returns log_max_mcg (8 bits at bit 0x318).
+func (v HCACap) LogMaxMcg() uint8 { return v[99] }
+
+// SetLogMaxMcg sets log_max_mcg.
+func (v HCACap) SetLogMaxMcg(x uint8) { v[99] = x }
 
 // LogMaxTransportDomain returns log_max_transport_domain (5 bits at bit 0x323).
 func (v HCACap) LogMaxTransportDomain() uint8 { return v[100] >> 0 & 0x1f }
@@ -1413,17 +1497,89 @@ func (v HCACap) LogMaxXRCD() uint8 { return v[103] >> 0 & 0x1f }
 // SetLogMaxXRCD sets log_max_xrcd; higher bits of x are dropped.
 func (v HCACap) SetLogMaxXRCD(x uint8) { v[103] = v[103]&^(0x1f<<0) | x&0x1f<<0 }
 
+// LogMaxRQ returns log_max_rq (5 bits at bit 0x363).
+func (v HCACap) LogMaxRQ() uint8 { return v[108] >> 0 & 0x1f }
+
+// SetLogMaxRQ sets log_max_rq; higher bits of x are dropped.
+func (v HCACap) SetLogMaxRQ(x uint8) { v[108] = v[108]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxSQ returns log_max_sq (5 bits at bit 0x36b).
+func (v HCACap) LogMaxSQ() uint8 { return v[109] >> 0 & 0x1f }
+
+// SetLogMaxSQ sets log_max_sq; higher bits of x are dropped.
+func (v HCACap) SetLogMaxSQ(x uint8) { v[109] = v[109]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxTIR returns log_max_tir (5 bits at bit 0x373).
+func (v HCACap) LogMaxTIR() uint8 { return v[110] >> 0 & 0x1f }
+
+// SetLogMaxTIR sets log_max_tir; higher bits of x are dropped.
+func (v HCACap) SetLogMaxTIR(x uint8) { v[110] = v[110]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxTIS returns log_max_tis (5 bits at bit 0x37b).
+func (v HCACap) LogMaxTIS() uint8 { return v[111] >> 0 & 0x1f }
+
+// SetLogMaxTIS sets log_max_tis; higher bits of x are dropped.
+func (v HCACap) SetLogMaxTIS(x uint8) { v[111] = v[111]&^(0x1f<<0) | x&0x1f<<0 }
+
 // LogMaxRMP returns log_max_rmp (5 bits at bit 0x383).
 func (v HCACap) LogMaxRMP() uint8 { return v[112] >> 0 & 0x1f }
 
 // SetLogMaxRMP sets log_max_rmp; higher bits of x are dropped.
 func (v HCACap) SetLogMaxRMP(x uint8) { v[112] = v[112]&^(0x1f<<0) | x&0x1f<<0 }
 
+// LogMaxRQT returns log_max_rqt (5 bits at bit 0x38b).
+func (v HCACap) LogMaxRQT() uint8 { return v[113] >> 0 & 0x1f }
+
+// SetLogMaxRQT sets log_max_rqt; higher bits of x are dropped.
+func (v HCACap) SetLogMaxRQT(x uint8) { v[113] = v[113]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxRQTSize returns log_max_rqt_size (5 bits at bit 0x393).
+func (v HCACap) LogMaxRQTSize() uint8 { return v[114] >> 0 & 0x1f }
+
+// SetLogMaxRQTSize sets log_max_rqt_size; higher bits of x are dropped.
+func (v HCACap) SetLogMaxRQTSize(x uint8) { v[114] = v[114]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxTISPerSQ returns log_max_tis_per_sq (5 bits at bit 0x39b).
+func (v HCACap) LogMaxTISPerSQ() uint8 { return v[115] >> 0 & 0x1f }
+
+// SetLogMaxTISPerSQ sets log_max_tis_per_sq; higher bits of x are dropped.
+func (v HCACap) SetLogMaxTISPerSQ(x uint8) { v[115] = v[115]&^(0x1f<<0) | x&0x1f<<0 }
+
 // RoCERwSupported returns roce_rw_supported (1 bits at bit 0x3a1).
 func (v HCACap) RoCERwSupported() bool { return v[116]&0x40 != 0 }
 
 // SetRoCERwSupported sets roce_rw_supported.
 func (v HCACap) SetRoCERwSupported(x bool) { v[116] = bit(v[116], 0x40, x) }
+
+// DisableLocalLbUC returns disable_local_lb_uc (1 bits at bit 0x3e1).
+func (v HCACap) DisableLocalLbUC() bool { return v[124]&0x40 != 0 }
+
+// SetDisableLocalLbUC sets disable_local_lb_uc.
+func (v HCACap) SetDisableLocalLbUC(x bool) { v[124] = bit(v[124], 0x40, x) }
+
+// DisableLocalLbMc returns disable_local_lb_mc (1 bits at bit 0x3e2).
+func (v HCACap) DisableLocalLbMc() bool { return v[124]&0x20 != 0 }
+
+// SetDisableLocalLbMc sets disable_local_lb_mc.
+func (v HCACap) SetDisableLocalLbMc(x bool) { v[124] = bit(v[124], 0x20, x) }
+
+// LogMaxVLANList returns log_max_vlan_list (5 bits at bit 0x3eb).
+func (v HCACap) LogMaxVLANList() uint8 { return v[125] >> 0 & 0x1f }
+
+// SetLogMaxVLANList sets log_max_vlan_list; higher bits of x are dropped.
+func (v HCACap) SetLogMaxVLANList(x uint8) { v[125] = v[125]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxCurrentMcList returns log_max_current_mc_list (5 bits at bit 0x3f3).
+func (v HCACap) LogMaxCurrentMcList() uint8 { return v[126] >> 0 & 0x1f }
+
+// SetLogMaxCurrentMcList sets log_max_current_mc_list; higher bits of x are dropped.
+func (v HCACap) SetLogMaxCurrentMcList(x uint8) { v[126] = v[126]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxCurrentUCList returns log_max_current_uc_list (5 bits at bit 0x3fb).
+func (v HCACap) LogMaxCurrentUCList() uint8 { return v[127] >> 0 & 0x1f }
+
+// SetLogMaxCurrentUCList sets log_max_current_uc_list; higher bits of x are dropped.
+func (v HCACap) SetLogMaxCurrentUCList(x uint8) { v[127] = v[127]&^(0x1f<<0) | x&0x1f<<0 }
 
 // GeneralObjTypes returns general_obj_types (64 bits at bit 0x400).
 func (v HCACap) GeneralObjTypes() uint64 { return binary.BigEndian.Uint64(v[128:]) }
@@ -3824,6 +3980,5876 @@ func (v QueryQCounterOut) RoCESlowRestartTrans() uint32 { return binary.BigEndia
 // SetRoCESlowRestartTrans sets roce_slow_restart_trans.
 func (v QueryQCounterOut) SetRoCESlowRestartTrans(x uint32) { binary.BigEndian.PutUint32(v[216:], x) }
 
+// EnableHCAIn is a view of struct mlx5_ifc_enable_hca_in_bits.
+type EnableHCAIn []byte
+
+// EnableHCAInSize is the size of a EnableHCAIn in bytes, without a trailing array.
+const EnableHCAInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v EnableHCAIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v EnableHCAIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v EnableHCAIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v EnableHCAIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// EmbeddedCpuFunction returns embedded_cpu_function (1 bits at bit 0x40).
+func (v EnableHCAIn) EmbeddedCpuFunction() bool { return v[8]&0x80 != 0 }
+
+// SetEmbeddedCpuFunction sets embedded_cpu_function.
+func (v EnableHCAIn) SetEmbeddedCpuFunction(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// FunctionID returns function_id (16 bits at bit 0x50).
+func (v EnableHCAIn) FunctionID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetFunctionID sets function_id.
+func (v EnableHCAIn) SetFunctionID(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// EnableHCAOut is a view of struct mlx5_ifc_enable_hca_out_bits.
+type EnableHCAOut []byte
+
+// EnableHCAOutSize is the size of a EnableHCAOut in bytes, without a trailing array.
+const EnableHCAOutSize = 12
+
+// Status returns status (8 bits at bit 0x0).
+func (v EnableHCAOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v EnableHCAOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v EnableHCAOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v EnableHCAOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DisableHCAIn is a view of struct mlx5_ifc_disable_hca_in_bits.
+type DisableHCAIn []byte
+
+// DisableHCAInSize is the size of a DisableHCAIn in bytes, without a trailing array.
+const DisableHCAInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DisableHCAIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DisableHCAIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DisableHCAIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DisableHCAIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// EmbeddedCpuFunction returns embedded_cpu_function (1 bits at bit 0x40).
+func (v DisableHCAIn) EmbeddedCpuFunction() bool { return v[8]&0x80 != 0 }
+
+// SetEmbeddedCpuFunction sets embedded_cpu_function.
+func (v DisableHCAIn) SetEmbeddedCpuFunction(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// FunctionID returns function_id (16 bits at bit 0x50).
+func (v DisableHCAIn) FunctionID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetFunctionID sets function_id.
+func (v DisableHCAIn) SetFunctionID(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// DisableHCAOut is a view of struct mlx5_ifc_disable_hca_out_bits.
+type DisableHCAOut []byte
+
+// DisableHCAOutSize is the size of a DisableHCAOut in bytes, without a trailing array.
+const DisableHCAOutSize = 12
+
+// Status returns status (8 bits at bit 0x0).
+func (v DisableHCAOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DisableHCAOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DisableHCAOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DisableHCAOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// InitHCAIn is a view of struct mlx5_ifc_init_hca_in_bits.
+type InitHCAIn []byte
+
+// InitHCAInSize is the size of a InitHCAIn in bytes, without a trailing array.
+const InitHCAInSize = 32
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v InitHCAIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v InitHCAIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v InitHCAIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v InitHCAIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// SwVHCAID returns sw_vhca_id (14 bits at bit 0x62).
+func (v InitHCAIn) SwVHCAID() uint16 { return uint16(get32(v[12:], 16, 14)) }
+
+// SetSwVHCAID sets sw_vhca_id; higher bits of x are dropped.
+func (v InitHCAIn) SetSwVHCAID(x uint16) { put32(v[12:], 16, 14, uint32(x)) }
+
+// SwOwnerID returns the 16 bytes of sw_owner_id, which alias v.
+func (v InitHCAIn) SwOwnerID() []byte { return []byte(v[16:32:32]) }
+
+// InitHCAOut is a view of struct mlx5_ifc_init_hca_out_bits.
+type InitHCAOut []byte
+
+// InitHCAOutSize is the size of a InitHCAOut in bytes, without a trailing array.
+const InitHCAOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v InitHCAOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v InitHCAOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v InitHCAOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v InitHCAOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// TeardownHCAIn is a view of struct mlx5_ifc_teardown_hca_in_bits.
+type TeardownHCAIn []byte
+
+// TeardownHCAInSize is the size of a TeardownHCAIn in bytes, without a trailing array.
+const TeardownHCAInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v TeardownHCAIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v TeardownHCAIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v TeardownHCAIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v TeardownHCAIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Profile returns profile (16 bits at bit 0x50).
+func (v TeardownHCAIn) Profile() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetProfile sets profile.
+func (v TeardownHCAIn) SetProfile(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// TeardownHCAOut is a view of struct mlx5_ifc_teardown_hca_out_bits.
+type TeardownHCAOut []byte
+
+// TeardownHCAOutSize is the size of a TeardownHCAOut in bytes, without a trailing array.
+const TeardownHCAOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v TeardownHCAOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v TeardownHCAOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v TeardownHCAOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v TeardownHCAOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// State returns state (1 bits at bit 0x7f).
+func (v TeardownHCAOut) State() bool { return v[15]&0x1 != 0 }
+
+// SetState sets state.
+func (v TeardownHCAOut) SetState(x bool) { v[15] = bit(v[15], 0x1, x) }
+
+// QueryPagesIn is a view of struct mlx5_ifc_query_pages_in_bits.
+type QueryPagesIn []byte
+
+// QueryPagesInSize is the size of a QueryPagesIn in bytes, without a trailing array.
+const QueryPagesInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryPagesIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryPagesIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryPagesIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryPagesIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// EmbeddedCpuFunction returns embedded_cpu_function (1 bits at bit 0x40).
+func (v QueryPagesIn) EmbeddedCpuFunction() bool { return v[8]&0x80 != 0 }
+
+// SetEmbeddedCpuFunction sets embedded_cpu_function.
+func (v QueryPagesIn) SetEmbeddedCpuFunction(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// FunctionID returns function_id (16 bits at bit 0x50).
+func (v QueryPagesIn) FunctionID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetFunctionID sets function_id.
+func (v QueryPagesIn) SetFunctionID(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// QueryPagesOut is a view of struct mlx5_ifc_query_pages_out_bits.
+type QueryPagesOut []byte
+
+// QueryPagesOutSize is the size of a QueryPagesOut in bytes, without a trailing array.
+const QueryPagesOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryPagesOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryPagesOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryPagesOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryPagesOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// EmbeddedCpuFunction returns embedded_cpu_function (1 bits at bit 0x40).
+func (v QueryPagesOut) EmbeddedCpuFunction() bool { return v[8]&0x80 != 0 }
+
+// SetEmbeddedCpuFunction sets embedded_cpu_function.
+func (v QueryPagesOut) SetEmbeddedCpuFunction(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// FunctionID returns function_id (16 bits at bit 0x50).
+func (v QueryPagesOut) FunctionID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetFunctionID sets function_id.
+func (v QueryPagesOut) SetFunctionID(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// NumPages returns num_pages (32 bits at bit 0x60).
+func (v QueryPagesOut) NumPages() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetNumPages sets num_pages.
+func (v QueryPagesOut) SetNumPages(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// ManagePagesIn is a view of struct mlx5_ifc_manage_pages_in_bits.
+type ManagePagesIn []byte
+
+// ManagePagesInSize is the size of a ManagePagesIn in bytes, without a trailing array.
+const ManagePagesInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ManagePagesIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ManagePagesIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ManagePagesIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ManagePagesIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// EmbeddedCpuFunction returns embedded_cpu_function (1 bits at bit 0x40).
+func (v ManagePagesIn) EmbeddedCpuFunction() bool { return v[8]&0x80 != 0 }
+
+// SetEmbeddedCpuFunction sets embedded_cpu_function.
+func (v ManagePagesIn) SetEmbeddedCpuFunction(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// FunctionID returns function_id (16 bits at bit 0x50).
+func (v ManagePagesIn) FunctionID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetFunctionID sets function_id.
+func (v ManagePagesIn) SetFunctionID(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// InputNumEntries returns input_num_entries (32 bits at bit 0x60).
+func (v ManagePagesIn) InputNumEntries() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetInputNumEntries sets input_num_entries.
+func (v ManagePagesIn) SetInputNumEntries(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// PAS returns the trailing array: 64-bit elements up to the end of v.
+func (v ManagePagesIn) PAS() []byte { return v[16:] }
+
+// ManagePagesOut is a view of struct mlx5_ifc_manage_pages_out_bits.
+type ManagePagesOut []byte
+
+// ManagePagesOutSize is the size of a ManagePagesOut in bytes, without a trailing array.
+const ManagePagesOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ManagePagesOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ManagePagesOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ManagePagesOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ManagePagesOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// OutputNumEntries returns output_num_entries (32 bits at bit 0x40).
+func (v ManagePagesOut) OutputNumEntries() uint32 { return binary.BigEndian.Uint32(v[8:]) }
+
+// SetOutputNumEntries sets output_num_entries.
+func (v ManagePagesOut) SetOutputNumEntries(x uint32) { binary.BigEndian.PutUint32(v[8:], x) }
+
+// PAS returns the trailing array: 64-bit elements up to the end of v.
+func (v ManagePagesOut) PAS() []byte { return v[16:] }
+
+// SetISSIIn is a view of struct mlx5_ifc_set_issi_in_bits.
+type SetISSIIn []byte
+
+// SetISSIInSize is the size of a SetISSIIn in bytes, without a trailing array.
+const SetISSIInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v SetISSIIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v SetISSIIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v SetISSIIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v SetISSIIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// CurrentISSI returns current_issi (16 bits at bit 0x50).
+func (v SetISSIIn) CurrentISSI() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetCurrentISSI sets current_issi.
+func (v SetISSIIn) SetCurrentISSI(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// SetISSIOut is a view of struct mlx5_ifc_set_issi_out_bits.
+type SetISSIOut []byte
+
+// SetISSIOutSize is the size of a SetISSIOut in bytes, without a trailing array.
+const SetISSIOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v SetISSIOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v SetISSIOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v SetISSIOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v SetISSIOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// SetHCACapIn is a view of struct mlx5_ifc_set_hca_cap_in_bits.
+type SetHCACapIn []byte
+
+// SetHCACapInSize is the size of a SetHCACapIn in bytes, without a trailing array.
+const SetHCACapInSize = 4112
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v SetHCACapIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v SetHCACapIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v SetHCACapIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v SetHCACapIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherFunction returns other_function (1 bits at bit 0x40).
+func (v SetHCACapIn) OtherFunction() bool { return v[8]&0x80 != 0 }
+
+// SetOtherFunction sets other_function.
+func (v SetHCACapIn) SetOtherFunction(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// FunctionID returns function_id (16 bits at bit 0x50).
+func (v SetHCACapIn) FunctionID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetFunctionID sets function_id.
+func (v SetHCACapIn) SetFunctionID(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// Capability returns the 4096 bytes of capability, which alias v.
+func (v SetHCACapIn) Capability() []byte { return []byte(v[16:4112:4112]) }
+
+// SetHCACapOut is a view of struct mlx5_ifc_set_hca_cap_out_bits.
+type SetHCACapOut []byte
+
+// SetHCACapOutSize is the size of a SetHCACapOut in bytes, without a trailing array.
+const SetHCACapOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v SetHCACapOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v SetHCACapOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v SetHCACapOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v SetHCACapOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// AccessRegisterIn is a view of struct mlx5_ifc_access_register_in_bits.
+type AccessRegisterIn []byte
+
+// AccessRegisterInSize is the size of a AccessRegisterIn in bytes, without a trailing array.
+const AccessRegisterInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v AccessRegisterIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v AccessRegisterIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v AccessRegisterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v AccessRegisterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RegisterID returns register_id (16 bits at bit 0x50).
+func (v AccessRegisterIn) RegisterID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetRegisterID sets register_id.
+func (v AccessRegisterIn) SetRegisterID(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// Argument returns argument (32 bits at bit 0x60).
+func (v AccessRegisterIn) Argument() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetArgument sets argument.
+func (v AccessRegisterIn) SetArgument(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// RegisterData returns the trailing array: 32-bit elements up to the end of v.
+func (v AccessRegisterIn) RegisterData() []byte { return v[16:] }
+
+// AccessRegisterOut is a view of struct mlx5_ifc_access_register_out_bits.
+type AccessRegisterOut []byte
+
+// AccessRegisterOutSize is the size of a AccessRegisterOut in bytes, without a trailing array.
+const AccessRegisterOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v AccessRegisterOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v AccessRegisterOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v AccessRegisterOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v AccessRegisterOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RegisterData returns the trailing array: 32-bit elements up to the end of v.
+func (v AccessRegisterOut) RegisterData() []byte { return v[16:] }
+
+// PTYSReg is a view of struct mlx5_ifc_ptys_reg_bits.
+type PTYSReg []byte
+
+// PTYSRegSize is the size of a PTYSReg in bytes, without a trailing array.
+const PTYSRegSize = 64
+
+// AnDisableAdmin returns an_disable_admin (1 bits at bit 0x1).
+func (v PTYSReg) AnDisableAdmin() bool { return v[0]&0x40 != 0 }
+
+// SetAnDisableAdmin sets an_disable_admin.
+func (v PTYSReg) SetAnDisableAdmin(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// AnDisableCap returns an_disable_cap (1 bits at bit 0x2).
+func (v PTYSReg) AnDisableCap() bool { return v[0]&0x20 != 0 }
+
+// SetAnDisableCap sets an_disable_cap.
+func (v PTYSReg) SetAnDisableCap(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// LocalPort returns local_port (8 bits at bit 0x8).
+func (v PTYSReg) LocalPort() uint8 { return v[1] }
+
+// SetLocalPort sets local_port.
+func (v PTYSReg) SetLocalPort(x uint8) { v[1] = x }
+
+// ProtoMask returns proto_mask (3 bits at bit 0x1d).
+func (v PTYSReg) ProtoMask() uint8 { return v[3] >> 0 & 0x7 }
+
+// SetProtoMask sets proto_mask; higher bits of x are dropped.
+func (v PTYSReg) SetProtoMask(x uint8) { v[3] = v[3]&^(0x7<<0) | x&0x7<<0 }
+
+// AnStatus returns an_status (4 bits at bit 0x20).
+func (v PTYSReg) AnStatus() uint8 { return v[4] >> 4 & 0xf }
+
+// SetAnStatus sets an_status; higher bits of x are dropped.
+func (v PTYSReg) SetAnStatus(x uint8) { v[4] = v[4]&^(0xf<<4) | x&0xf<<4 }
+
+// DataRateOper returns data_rate_oper (16 bits at bit 0x30).
+func (v PTYSReg) DataRateOper() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetDataRateOper sets data_rate_oper.
+func (v PTYSReg) SetDataRateOper(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// ExtEthProtoCapability returns ext_eth_proto_capability (32 bits at bit 0x40).
+func (v PTYSReg) ExtEthProtoCapability() uint32 { return binary.BigEndian.Uint32(v[8:]) }
+
+// SetExtEthProtoCapability sets ext_eth_proto_capability.
+func (v PTYSReg) SetExtEthProtoCapability(x uint32) { binary.BigEndian.PutUint32(v[8:], x) }
+
+// EthProtoCapability returns eth_proto_capability (32 bits at bit 0x60).
+func (v PTYSReg) EthProtoCapability() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetEthProtoCapability sets eth_proto_capability.
+func (v PTYSReg) SetEthProtoCapability(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// IBLinkWidthCapability returns ib_link_width_capability (16 bits at bit 0x80).
+func (v PTYSReg) IBLinkWidthCapability() uint16 { return binary.BigEndian.Uint16(v[16:]) }
+
+// SetIBLinkWidthCapability sets ib_link_width_capability.
+func (v PTYSReg) SetIBLinkWidthCapability(x uint16) { binary.BigEndian.PutUint16(v[16:], x) }
+
+// IBProtoCapability returns ib_proto_capability (16 bits at bit 0x90).
+func (v PTYSReg) IBProtoCapability() uint16 { return binary.BigEndian.Uint16(v[18:]) }
+
+// SetIBProtoCapability sets ib_proto_capability.
+func (v PTYSReg) SetIBProtoCapability(x uint16) { binary.BigEndian.PutUint16(v[18:], x) }
+
+// ExtEthProtoAdmin returns ext_eth_proto_admin (32 bits at bit 0xa0).
+func (v PTYSReg) ExtEthProtoAdmin() uint32 { return binary.BigEndian.Uint32(v[20:]) }
+
+// SetExtEthProtoAdmin sets ext_eth_proto_admin.
+func (v PTYSReg) SetExtEthProtoAdmin(x uint32) { binary.BigEndian.PutUint32(v[20:], x) }
+
+// EthProtoAdmin returns eth_proto_admin (32 bits at bit 0xc0).
+func (v PTYSReg) EthProtoAdmin() uint32 { return binary.BigEndian.Uint32(v[24:]) }
+
+// SetEthProtoAdmin sets eth_proto_admin.
+func (v PTYSReg) SetEthProtoAdmin(x uint32) { binary.BigEndian.PutUint32(v[24:], x) }
+
+// IBLinkWidthAdmin returns ib_link_width_admin (16 bits at bit 0xe0).
+func (v PTYSReg) IBLinkWidthAdmin() uint16 { return binary.BigEndian.Uint16(v[28:]) }
+
+// SetIBLinkWidthAdmin sets ib_link_width_admin.
+func (v PTYSReg) SetIBLinkWidthAdmin(x uint16) { binary.BigEndian.PutUint16(v[28:], x) }
+
+// IBProtoAdmin returns ib_proto_admin (16 bits at bit 0xf0).
+func (v PTYSReg) IBProtoAdmin() uint16 { return binary.BigEndian.Uint16(v[30:]) }
+
+// SetIBProtoAdmin sets ib_proto_admin.
+func (v PTYSReg) SetIBProtoAdmin(x uint16) { binary.BigEndian.PutUint16(v[30:], x) }
+
+// ExtEthProtoOper returns ext_eth_proto_oper (32 bits at bit 0x100).
+func (v PTYSReg) ExtEthProtoOper() uint32 { return binary.BigEndian.Uint32(v[32:]) }
+
+// SetExtEthProtoOper sets ext_eth_proto_oper.
+func (v PTYSReg) SetExtEthProtoOper(x uint32) { binary.BigEndian.PutUint32(v[32:], x) }
+
+// EthProtoOper returns eth_proto_oper (32 bits at bit 0x120).
+func (v PTYSReg) EthProtoOper() uint32 { return binary.BigEndian.Uint32(v[36:]) }
+
+// SetEthProtoOper sets eth_proto_oper.
+func (v PTYSReg) SetEthProtoOper(x uint32) { binary.BigEndian.PutUint32(v[36:], x) }
+
+// IBLinkWidthOper returns ib_link_width_oper (16 bits at bit 0x140).
+func (v PTYSReg) IBLinkWidthOper() uint16 { return binary.BigEndian.Uint16(v[40:]) }
+
+// SetIBLinkWidthOper sets ib_link_width_oper.
+func (v PTYSReg) SetIBLinkWidthOper(x uint16) { binary.BigEndian.PutUint16(v[40:], x) }
+
+// IBProtoOper returns ib_proto_oper (16 bits at bit 0x150).
+func (v PTYSReg) IBProtoOper() uint16 { return binary.BigEndian.Uint16(v[42:]) }
+
+// SetIBProtoOper sets ib_proto_oper.
+func (v PTYSReg) SetIBProtoOper(x uint16) { binary.BigEndian.PutUint16(v[42:], x) }
+
+// ConnectorType returns connector_type (4 bits at bit 0x17c).
+func (v PTYSReg) ConnectorType() uint8 { return v[47] >> 0 & 0xf }
+
+// SetConnectorType sets connector_type; higher bits of x are dropped.
+func (v PTYSReg) SetConnectorType(x uint8) { v[47] = v[47]&^(0xf<<0) | x&0xf<<0 }
+
+// EthProtoLpAdvertise returns eth_proto_lp_advertise (32 bits at bit 0x180).
+func (v PTYSReg) EthProtoLpAdvertise() uint32 { return binary.BigEndian.Uint32(v[48:]) }
+
+// SetEthProtoLpAdvertise sets eth_proto_lp_advertise.
+func (v PTYSReg) SetEthProtoLpAdvertise(x uint32) { binary.BigEndian.PutUint32(v[48:], x) }
+
+// PMTUReg is a view of struct mlx5_ifc_pmtu_reg_bits.
+type PMTUReg []byte
+
+// PMTURegSize is the size of a PMTUReg in bytes, without a trailing array.
+const PMTURegSize = 16
+
+// LocalPort returns local_port (8 bits at bit 0x8).
+func (v PMTUReg) LocalPort() uint8 { return v[1] }
+
+// SetLocalPort sets local_port.
+func (v PMTUReg) SetLocalPort(x uint8) { v[1] = x }
+
+// MaxMTU returns max_mtu (16 bits at bit 0x20).
+func (v PMTUReg) MaxMTU() uint16 { return binary.BigEndian.Uint16(v[4:]) }
+
+// SetMaxMTU sets max_mtu.
+func (v PMTUReg) SetMaxMTU(x uint16) { binary.BigEndian.PutUint16(v[4:], x) }
+
+// AdminMTU returns admin_mtu (16 bits at bit 0x40).
+func (v PMTUReg) AdminMTU() uint16 { return binary.BigEndian.Uint16(v[8:]) }
+
+// SetAdminMTU sets admin_mtu.
+func (v PMTUReg) SetAdminMTU(x uint16) { binary.BigEndian.PutUint16(v[8:], x) }
+
+// OperMTU returns oper_mtu (16 bits at bit 0x60).
+func (v PMTUReg) OperMTU() uint16 { return binary.BigEndian.Uint16(v[12:]) }
+
+// SetOperMTU sets oper_mtu.
+func (v PMTUReg) SetOperMTU(x uint16) { binary.BigEndian.PutUint16(v[12:], x) }
+
+// PAOSReg is a view of struct mlx5_ifc_paos_reg_bits.
+type PAOSReg []byte
+
+// PAOSRegSize is the size of a PAOSReg in bytes, without a trailing array.
+const PAOSRegSize = 16
+
+// Swid returns swid (8 bits at bit 0x0).
+func (v PAOSReg) Swid() uint8 { return v[0] }
+
+// SetSwid sets swid.
+func (v PAOSReg) SetSwid(x uint8) { v[0] = x }
+
+// LocalPort returns local_port (8 bits at bit 0x8).
+func (v PAOSReg) LocalPort() uint8 { return v[1] }
+
+// SetLocalPort sets local_port.
+func (v PAOSReg) SetLocalPort(x uint8) { v[1] = x }
+
+// AdminStatus returns admin_status (4 bits at bit 0x14).
+func (v PAOSReg) AdminStatus() uint8 { return v[2] >> 0 & 0xf }
+
+// SetAdminStatus sets admin_status; higher bits of x are dropped.
+func (v PAOSReg) SetAdminStatus(x uint8) { v[2] = v[2]&^(0xf<<0) | x&0xf<<0 }
+
+// OperStatus returns oper_status (4 bits at bit 0x1c).
+func (v PAOSReg) OperStatus() uint8 { return v[3] >> 0 & 0xf }
+
+// SetOperStatus sets oper_status; higher bits of x are dropped.
+func (v PAOSReg) SetOperStatus(x uint8) { v[3] = v[3]&^(0xf<<0) | x&0xf<<0 }
+
+// Ase returns ase (1 bits at bit 0x20).
+func (v PAOSReg) Ase() bool { return v[4]&0x80 != 0 }
+
+// SetAse sets ase.
+func (v PAOSReg) SetAse(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// Ee returns ee (1 bits at bit 0x21).
+func (v PAOSReg) Ee() bool { return v[4]&0x40 != 0 }
+
+// SetEe sets ee.
+func (v PAOSReg) SetEe(x bool) { v[4] = bit(v[4], 0x40, x) }
+
+// E returns e (2 bits at bit 0x3e).
+func (v PAOSReg) E() uint8 { return v[7] >> 0 & 0x3 }
+
+// SetE sets e; higher bits of x are dropped.
+func (v PAOSReg) SetE(x uint8) { v[7] = v[7]&^(0x3<<0) | x&0x3<<0 }
+
+// MADIfcIn is a view of struct mlx5_ifc_mad_ifc_in_bits.
+type MADIfcIn []byte
+
+// MADIfcInSize is the size of a MADIfcIn in bytes, without a trailing array.
+const MADIfcInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v MADIfcIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v MADIfcIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v MADIfcIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v MADIfcIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RemoteLID returns remote_lid (16 bits at bit 0x40).
+func (v MADIfcIn) RemoteLID() uint16 { return binary.BigEndian.Uint16(v[8:]) }
+
+// SetRemoteLID sets remote_lid.
+func (v MADIfcIn) SetRemoteLID(x uint16) { binary.BigEndian.PutUint16(v[8:], x) }
+
+// Port returns port (8 bits at bit 0x58).
+func (v MADIfcIn) Port() uint8 { return v[11] }
+
+// SetPort sets port.
+func (v MADIfcIn) SetPort(x uint8) { v[11] = x }
+
+// MAD returns the 256 bytes of mad, which alias v.
+func (v MADIfcIn) MAD() []byte { return []byte(v[16:272:272]) }
+
+// MADIfcOut is a view of struct mlx5_ifc_mad_ifc_out_bits.
+type MADIfcOut []byte
+
+// MADIfcOutSize is the size of a MADIfcOut in bytes, without a trailing array.
+const MADIfcOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v MADIfcOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v MADIfcOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v MADIfcOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v MADIfcOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// ResponseMADPacket returns the 256 bytes of response_mad_packet, which alias v.
+func (v MADIfcOut) ResponseMADPacket() []byte { return []byte(v[16:272:272]) }
+
+// AtomicCaps is a view of struct mlx5_ifc_atomic_caps_bits.
+type AtomicCaps []byte
+
+// AtomicCapsSize is the size of a AtomicCaps in bytes, without a trailing array.
+const AtomicCapsSize = 256
+
+// AtomicReq8bEndiannessMode returns atomic_req_8B_endianness_mode (2 bits at bit 0x40).
+func (v AtomicCaps) AtomicReq8bEndiannessMode() uint8 { return v[8] >> 6 & 0x3 }
+
+// SetAtomicReq8bEndiannessMode sets atomic_req_8B_endianness_mode; higher bits of x are dropped.
+func (v AtomicCaps) SetAtomicReq8bEndiannessMode(x uint8) { v[8] = v[8]&^(0x3<<6) | x&0x3<<6 }
+
+// SupportedAtomicReq8bEndiannessMode1 returns supported_atomic_req_8B_endianness_mode_1 (1 bits at bit 0x46).
+func (v AtomicCaps) SupportedAtomicReq8bEndiannessMode1() bool { return v[8]&0x2 != 0 }
+
+// SetSupportedAtomicReq8bEndiannessMode1 sets supported_atomic_req_8B_endianness_mode_1.
+func (v AtomicCaps) SetSupportedAtomicReq8bEndiannessMode1(x bool) { v[8] = bit(v[8], 0x2, x) }
+
+// AtomicOperations returns atomic_operations (16 bits at bit 0x90).
+func (v AtomicCaps) AtomicOperations() uint16 { return binary.BigEndian.Uint16(v[18:]) }
+
+// SetAtomicOperations sets atomic_operations.
+func (v AtomicCaps) SetAtomicOperations(x uint16) { binary.BigEndian.PutUint16(v[18:], x) }
+
+// AtomicSizeQP returns atomic_size_qp (16 bits at bit 0xb0).
+func (v AtomicCaps) AtomicSizeQP() uint16 { return binary.BigEndian.Uint16(v[22:]) }
+
+// SetAtomicSizeQP sets atomic_size_qp.
+func (v AtomicCaps) SetAtomicSizeQP(x uint16) { binary.BigEndian.PutUint16(v[22:], x) }
+
+// AtomicSizeDC returns atomic_size_dc (16 bits at bit 0xd0).
+func (v AtomicCaps) AtomicSizeDC() uint16 { return binary.BigEndian.Uint16(v[26:]) }
+
+// SetAtomicSizeDC sets atomic_size_dc.
+func (v AtomicCaps) SetAtomicSizeDC(x uint16) { binary.BigEndian.PutUint16(v[26:], x) }
+
+// PerProtocolNetworkingOffloadCaps is a view of struct mlx5_ifc_per_protocol_networking_offload_caps_bits.
+type PerProtocolNetworkingOffloadCaps []byte
+
+// PerProtocolNetworkingOffloadCapsSize is the size of a PerProtocolNetworkingOffloadCaps in bytes, without a trailing array.
+const PerProtocolNetworkingOffloadCapsSize = 256
+
+// CsumCap returns csum_cap (1 bits at bit 0x0).
+func (v PerProtocolNetworkingOffloadCaps) CsumCap() bool { return v[0]&0x80 != 0 }
+
+// SetCsumCap sets csum_cap.
+func (v PerProtocolNetworkingOffloadCaps) SetCsumCap(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// VLANCap returns vlan_cap (1 bits at bit 0x1).
+func (v PerProtocolNetworkingOffloadCaps) VLANCap() bool { return v[0]&0x40 != 0 }
+
+// SetVLANCap sets vlan_cap.
+func (v PerProtocolNetworkingOffloadCaps) SetVLANCap(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// LROCap returns lro_cap (1 bits at bit 0x2).
+func (v PerProtocolNetworkingOffloadCaps) LROCap() bool { return v[0]&0x20 != 0 }
+
+// SetLROCap sets lro_cap.
+func (v PerProtocolNetworkingOffloadCaps) SetLROCap(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// LROPshFlag returns lro_psh_flag (1 bits at bit 0x3).
+func (v PerProtocolNetworkingOffloadCaps) LROPshFlag() bool { return v[0]&0x10 != 0 }
+
+// SetLROPshFlag sets lro_psh_flag.
+func (v PerProtocolNetworkingOffloadCaps) SetLROPshFlag(x bool) { v[0] = bit(v[0], 0x10, x) }
+
+// LROTimeStamp returns lro_time_stamp (1 bits at bit 0x4).
+func (v PerProtocolNetworkingOffloadCaps) LROTimeStamp() bool { return v[0]&0x8 != 0 }
+
+// SetLROTimeStamp sets lro_time_stamp.
+func (v PerProtocolNetworkingOffloadCaps) SetLROTimeStamp(x bool) { v[0] = bit(v[0], 0x8, x) }
+
+// WQEVLANInsert returns wqe_vlan_insert (1 bits at bit 0x7).
+func (v PerProtocolNetworkingOffloadCaps) WQEVLANInsert() bool { return v[0]&0x1 != 0 }
+
+// SetWQEVLANInsert sets wqe_vlan_insert.
+func (v PerProtocolNetworkingOffloadCaps) SetWQEVLANInsert(x bool) { v[0] = bit(v[0], 0x1, x) }
+
+// SelfLbEnModifiable returns self_lb_en_modifiable (1 bits at bit 0x8).
+func (v PerProtocolNetworkingOffloadCaps) SelfLbEnModifiable() bool { return v[1]&0x80 != 0 }
+
+// SetSelfLbEnModifiable sets self_lb_en_modifiable.
+func (v PerProtocolNetworkingOffloadCaps) SetSelfLbEnModifiable(x bool) { v[1] = bit(v[1], 0x80, x) }
+
+// MaxLSOCap returns max_lso_cap (5 bits at bit 0xb).
+func (v PerProtocolNetworkingOffloadCaps) MaxLSOCap() uint8 { return v[1] >> 0 & 0x1f }
+
+// SetMaxLSOCap sets max_lso_cap; higher bits of x are dropped.
+func (v PerProtocolNetworkingOffloadCaps) SetMaxLSOCap(x uint8) { v[1] = v[1]&^(0x1f<<0) | x&0x1f<<0 }
+
+// MultiPktSendWQE returns multi_pkt_send_wqe (2 bits at bit 0x10).
+func (v PerProtocolNetworkingOffloadCaps) MultiPktSendWQE() uint8 { return v[2] >> 6 & 0x3 }
+
+// SetMultiPktSendWQE sets multi_pkt_send_wqe; higher bits of x are dropped.
+func (v PerProtocolNetworkingOffloadCaps) SetMultiPktSendWQE(x uint8) {
+	v[2] = v[2]&^(0x3<<6) | x&0x3<<6
+}
+
+// WQEInlineMode returns wqe_inline_mode (2 bits at bit 0x12).
+func (v PerProtocolNetworkingOffloadCaps) WQEInlineMode() uint8 { return v[2] >> 4 & 0x3 }
+
+// SetWQEInlineMode sets wqe_inline_mode; higher bits of x are dropped.
+func (v PerProtocolNetworkingOffloadCaps) SetWQEInlineMode(x uint8) { v[2] = v[2]&^(0x3<<4) | x&0x3<<4 }
+
+// RSSIndTblCap returns rss_ind_tbl_cap (4 bits at bit 0x14).
+func (v PerProtocolNetworkingOffloadCaps) RSSIndTblCap() uint8 { return v[2] >> 0 & 0xf }
+
+// SetRSSIndTblCap sets rss_ind_tbl_cap; higher bits of x are dropped.
+func (v PerProtocolNetworkingOffloadCaps) SetRSSIndTblCap(x uint8) { v[2] = v[2]&^(0xf<<0) | x&0xf<<0 }
+
+// RegUMRSQ returns reg_umr_sq (1 bits at bit 0x18).
+func (v PerProtocolNetworkingOffloadCaps) RegUMRSQ() bool { return v[3]&0x80 != 0 }
+
+// SetRegUMRSQ sets reg_umr_sq.
+func (v PerProtocolNetworkingOffloadCaps) SetRegUMRSQ(x bool) { v[3] = bit(v[3], 0x80, x) }
+
+// ScatterFcs returns scatter_fcs (1 bits at bit 0x19).
+func (v PerProtocolNetworkingOffloadCaps) ScatterFcs() bool { return v[3]&0x40 != 0 }
+
+// SetScatterFcs sets scatter_fcs.
+func (v PerProtocolNetworkingOffloadCaps) SetScatterFcs(x bool) { v[3] = bit(v[3], 0x40, x) }
+
+// EnhancedMultiPktSendWQE returns enhanced_multi_pkt_send_wqe (1 bits at bit 0x1a).
+func (v PerProtocolNetworkingOffloadCaps) EnhancedMultiPktSendWQE() bool { return v[3]&0x20 != 0 }
+
+// SetEnhancedMultiPktSendWQE sets enhanced_multi_pkt_send_wqe.
+func (v PerProtocolNetworkingOffloadCaps) SetEnhancedMultiPktSendWQE(x bool) {
+	v[3] = bit(v[3], 0x20, x)
+}
+
+// TunnelLSOConstOutIPID returns tunnel_lso_const_out_ip_id (1 bits at bit 0x1b).
+func (v PerProtocolNetworkingOffloadCaps) TunnelLSOConstOutIPID() bool { return v[3]&0x10 != 0 }
+
+// SetTunnelLSOConstOutIPID sets tunnel_lso_const_out_ip_id.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelLSOConstOutIPID(x bool) { v[3] = bit(v[3], 0x10, x) }
+
+// TunnelLROGre returns tunnel_lro_gre (1 bits at bit 0x1c).
+func (v PerProtocolNetworkingOffloadCaps) TunnelLROGre() bool { return v[3]&0x8 != 0 }
+
+// SetTunnelLROGre sets tunnel_lro_gre.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelLROGre(x bool) { v[3] = bit(v[3], 0x8, x) }
+
+// TunnelLROVxlan returns tunnel_lro_vxlan (1 bits at bit 0x1d).
+func (v PerProtocolNetworkingOffloadCaps) TunnelLROVxlan() bool { return v[3]&0x4 != 0 }
+
+// SetTunnelLROVxlan sets tunnel_lro_vxlan.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelLROVxlan(x bool) { v[3] = bit(v[3], 0x4, x) }
+
+// TunnelStatelessGre returns tunnel_stateless_gre (1 bits at bit 0x1e).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessGre() bool { return v[3]&0x2 != 0 }
+
+// SetTunnelStatelessGre sets tunnel_stateless_gre.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessGre(x bool) { v[3] = bit(v[3], 0x2, x) }
+
+// TunnelStatelessVxlan returns tunnel_stateless_vxlan (1 bits at bit 0x1f).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessVxlan() bool { return v[3]&0x1 != 0 }
+
+// SetTunnelStatelessVxlan sets tunnel_stateless_vxlan.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessVxlan(x bool) { v[3] = bit(v[3], 0x1, x) }
+
+// Swp returns swp (1 bits at bit 0x20).
+func (v PerProtocolNetworkingOffloadCaps) Swp() bool { return v[4]&0x80 != 0 }
+
+// SetSwp sets swp.
+func (v PerProtocolNetworkingOffloadCaps) SetSwp(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// SwpCsum returns swp_csum (1 bits at bit 0x21).
+func (v PerProtocolNetworkingOffloadCaps) SwpCsum() bool { return v[4]&0x40 != 0 }
+
+// SetSwpCsum sets swp_csum.
+func (v PerProtocolNetworkingOffloadCaps) SetSwpCsum(x bool) { v[4] = bit(v[4], 0x40, x) }
+
+// SwpLSO returns swp_lso (1 bits at bit 0x22).
+func (v PerProtocolNetworkingOffloadCaps) SwpLSO() bool { return v[4]&0x20 != 0 }
+
+// SetSwpLSO sets swp_lso.
+func (v PerProtocolNetworkingOffloadCaps) SetSwpLSO(x bool) { v[4] = bit(v[4], 0x20, x) }
+
+// CQEChecksumFull returns cqe_checksum_full (1 bits at bit 0x23).
+func (v PerProtocolNetworkingOffloadCaps) CQEChecksumFull() bool { return v[4]&0x10 != 0 }
+
+// SetCQEChecksumFull sets cqe_checksum_full.
+func (v PerProtocolNetworkingOffloadCaps) SetCQEChecksumFull(x bool) { v[4] = bit(v[4], 0x10, x) }
+
+// TunnelStatelessGeneveTX returns tunnel_stateless_geneve_tx (1 bits at bit 0x24).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessGeneveTX() bool { return v[4]&0x8 != 0 }
+
+// SetTunnelStatelessGeneveTX sets tunnel_stateless_geneve_tx.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessGeneveTX(x bool) {
+	v[4] = bit(v[4], 0x8, x)
+}
+
+// TunnelStatelessMplsOverUDP returns tunnel_stateless_mpls_over_udp (1 bits at bit 0x25).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessMplsOverUDP() bool { return v[4]&0x4 != 0 }
+
+// SetTunnelStatelessMplsOverUDP sets tunnel_stateless_mpls_over_udp.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessMplsOverUDP(x bool) {
+	v[4] = bit(v[4], 0x4, x)
+}
+
+// TunnelStatelessMplsOverGre returns tunnel_stateless_mpls_over_gre (1 bits at bit 0x26).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessMplsOverGre() bool { return v[4]&0x2 != 0 }
+
+// SetTunnelStatelessMplsOverGre sets tunnel_stateless_mpls_over_gre.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessMplsOverGre(x bool) {
+	v[4] = bit(v[4], 0x2, x)
+}
+
+// TunnelStatelessVxlanGpe returns tunnel_stateless_vxlan_gpe (1 bits at bit 0x27).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessVxlanGpe() bool { return v[4]&0x1 != 0 }
+
+// SetTunnelStatelessVxlanGpe sets tunnel_stateless_vxlan_gpe.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessVxlanGpe(x bool) {
+	v[4] = bit(v[4], 0x1, x)
+}
+
+// TunnelStatelessIpv4OverVxlan returns tunnel_stateless_ipv4_over_vxlan (1 bits at bit 0x28).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessIpv4OverVxlan() bool { return v[5]&0x80 != 0 }
+
+// SetTunnelStatelessIpv4OverVxlan sets tunnel_stateless_ipv4_over_vxlan.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessIpv4OverVxlan(x bool) {
+	v[5] = bit(v[5], 0x80, x)
+}
+
+// TunnelStatelessIPOverIP returns tunnel_stateless_ip_over_ip (1 bits at bit 0x29).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessIPOverIP() bool { return v[5]&0x40 != 0 }
+
+// SetTunnelStatelessIPOverIP sets tunnel_stateless_ip_over_ip.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessIPOverIP(x bool) {
+	v[5] = bit(v[5], 0x40, x)
+}
+
+// InsertTrailer returns insert_trailer (1 bits at bit 0x2a).
+func (v PerProtocolNetworkingOffloadCaps) InsertTrailer() bool { return v[5]&0x20 != 0 }
+
+// SetInsertTrailer sets insert_trailer.
+func (v PerProtocolNetworkingOffloadCaps) SetInsertTrailer(x bool) { v[5] = bit(v[5], 0x20, x) }
+
+// TunnelStatelessIPOverIPRX returns tunnel_stateless_ip_over_ip_rx (1 bits at bit 0x2c).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessIPOverIPRX() bool { return v[5]&0x8 != 0 }
+
+// SetTunnelStatelessIPOverIPRX sets tunnel_stateless_ip_over_ip_rx.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessIPOverIPRX(x bool) {
+	v[5] = bit(v[5], 0x8, x)
+}
+
+// TunnelStatelessIPOverIPTX returns tunnel_stateless_ip_over_ip_tx (1 bits at bit 0x2d).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessIPOverIPTX() bool { return v[5]&0x4 != 0 }
+
+// SetTunnelStatelessIPOverIPTX sets tunnel_stateless_ip_over_ip_tx.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessIPOverIPTX(x bool) {
+	v[5] = bit(v[5], 0x4, x)
+}
+
+// MaxVxlanUDPPorts returns max_vxlan_udp_ports (8 bits at bit 0x30).
+func (v PerProtocolNetworkingOffloadCaps) MaxVxlanUDPPorts() uint8 { return v[6] }
+
+// SetMaxVxlanUDPPorts sets max_vxlan_udp_ports.
+func (v PerProtocolNetworkingOffloadCaps) SetMaxVxlanUDPPorts(x uint8) { v[6] = x }
+
+// MaxGeneveOptLen returns max_geneve_opt_len (1 bits at bit 0x3e).
+func (v PerProtocolNetworkingOffloadCaps) MaxGeneveOptLen() bool { return v[7]&0x2 != 0 }
+
+// SetMaxGeneveOptLen sets max_geneve_opt_len.
+func (v PerProtocolNetworkingOffloadCaps) SetMaxGeneveOptLen(x bool) { v[7] = bit(v[7], 0x2, x) }
+
+// TunnelStatelessGeneveRX returns tunnel_stateless_geneve_rx (1 bits at bit 0x3f).
+func (v PerProtocolNetworkingOffloadCaps) TunnelStatelessGeneveRX() bool { return v[7]&0x1 != 0 }
+
+// SetTunnelStatelessGeneveRX sets tunnel_stateless_geneve_rx.
+func (v PerProtocolNetworkingOffloadCaps) SetTunnelStatelessGeneveRX(x bool) {
+	v[7] = bit(v[7], 0x1, x)
+}
+
+// LROMinMssSize returns lro_min_mss_size (16 bits at bit 0x50).
+func (v PerProtocolNetworkingOffloadCaps) LROMinMssSize() uint16 {
+	return binary.BigEndian.Uint16(v[10:])
+}
+
+// SetLROMinMssSize sets lro_min_mss_size.
+func (v PerProtocolNetworkingOffloadCaps) SetLROMinMssSize(x uint16) {
+	binary.BigEndian.PutUint16(v[10:], x)
+}
+
+// LROTimerSupportedPeriods returns the 16 bytes of lro_timer_supported_periods, which alias v.
+func (v PerProtocolNetworkingOffloadCaps) LROTimerSupportedPeriods() []byte {
+	return []byte(v[48:64:64])
+}
+
+// FlowTableNICCap is a view of struct mlx5_ifc_flow_table_nic_cap_bits.
+type FlowTableNICCap []byte
+
+// FlowTableNICCapSize is the size of a FlowTableNICCap in bytes, without a trailing array.
+const FlowTableNICCapSize = 4096
+
+// NICRXMultiPathTirs returns nic_rx_multi_path_tirs (1 bits at bit 0x0).
+func (v FlowTableNICCap) NICRXMultiPathTirs() bool { return v[0]&0x80 != 0 }
+
+// SetNICRXMultiPathTirs sets nic_rx_multi_path_tirs.
+func (v FlowTableNICCap) SetNICRXMultiPathTirs(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// NICRXMultiPathTirsFts returns nic_rx_multi_path_tirs_fts (1 bits at bit 0x1).
+func (v FlowTableNICCap) NICRXMultiPathTirsFts() bool { return v[0]&0x40 != 0 }
+
+// SetNICRXMultiPathTirsFts sets nic_rx_multi_path_tirs_fts.
+func (v FlowTableNICCap) SetNICRXMultiPathTirsFts(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// AllowSnifferAndNICRXSharedTIR returns allow_sniffer_and_nic_rx_shared_tir (1 bits at bit 0x2).
+func (v FlowTableNICCap) AllowSnifferAndNICRXSharedTIR() bool { return v[0]&0x20 != 0 }
+
+// SetAllowSnifferAndNICRXSharedTIR sets allow_sniffer_and_nic_rx_shared_tir.
+func (v FlowTableNICCap) SetAllowSnifferAndNICRXSharedTIR(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// SwOwnerReformatSupported returns sw_owner_reformat_supported (1 bits at bit 0x7).
+func (v FlowTableNICCap) SwOwnerReformatSupported() bool { return v[0]&0x1 != 0 }
+
+// SetSwOwnerReformatSupported sets sw_owner_reformat_supported.
+func (v FlowTableNICCap) SetSwOwnerReformatSupported(x bool) { v[0] = bit(v[0], 0x1, x) }
+
+// EncapGeneralHeader returns encap_general_header (1 bits at bit 0x20).
+func (v FlowTableNICCap) EncapGeneralHeader() bool { return v[4]&0x80 != 0 }
+
+// SetEncapGeneralHeader sets encap_general_header.
+func (v FlowTableNICCap) SetEncapGeneralHeader(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// LogMaxPacketReformatContext returns log_max_packet_reformat_context (5 bits at bit 0x2b).
+func (v FlowTableNICCap) LogMaxPacketReformatContext() uint8 { return v[5] >> 0 & 0x1f }
+
+// SetLogMaxPacketReformatContext sets log_max_packet_reformat_context; higher bits of x are dropped.
+func (v FlowTableNICCap) SetLogMaxPacketReformatContext(x uint8) { v[5] = v[5]&^(0x1f<<0) | x&0x1f<<0 }
+
+// MaxEncapHeaderSize returns max_encap_header_size (10 bits at bit 0x36).
+func (v FlowTableNICCap) MaxEncapHeaderSize() uint16 { return uint16(get32(v[4:], 0, 10)) }
+
+// SetMaxEncapHeaderSize sets max_encap_header_size; higher bits of x are dropped.
+func (v FlowTableNICCap) SetMaxEncapHeaderSize(x uint16) { put32(v[4:], 0, 10, uint32(x)) }
+
+// FlowTablePropertiesNICReceive returns the 64 bytes of flow_table_properties_nic_receive, which alias v.
+func (v FlowTableNICCap) FlowTablePropertiesNICReceive() FlowTablePropLayout {
+	return FlowTablePropLayout(v[64:128:128])
+}
+
+// FlowTablePropertiesNICReceiveRdma returns the 64 bytes of flow_table_properties_nic_receive_rdma, which alias v.
+func (v FlowTableNICCap) FlowTablePropertiesNICReceiveRdma() FlowTablePropLayout {
+	return FlowTablePropLayout(v[128:192:192])
+}
+
+// FlowTablePropertiesNICReceiveSniffer returns the 64 bytes of flow_table_properties_nic_receive_sniffer, which alias v.
+func (v FlowTableNICCap) FlowTablePropertiesNICReceiveSniffer() FlowTablePropLayout {
+	return FlowTablePropLayout(v[192:256:256])
+}
+
+// FlowTablePropertiesNICTransmit returns the 64 bytes of flow_table_properties_nic_transmit, which alias v.
+func (v FlowTableNICCap) FlowTablePropertiesNICTransmit() FlowTablePropLayout {
+	return FlowTablePropLayout(v[256:320:320])
+}
+
+// FlowTablePropertiesNICTransmitRdma returns the 64 bytes of flow_table_properties_nic_transmit_rdma, which alias v.
+func (v FlowTableNICCap) FlowTablePropertiesNICTransmitRdma() FlowTablePropLayout {
+	return FlowTablePropLayout(v[320:384:384])
+}
+
+// FlowTablePropertiesNICTransmitSniffer returns the 64 bytes of flow_table_properties_nic_transmit_sniffer, which alias v.
+func (v FlowTableNICCap) FlowTablePropertiesNICTransmitSniffer() FlowTablePropLayout {
+	return FlowTablePropLayout(v[384:448:448])
+}
+
+// FtFieldSupport2NICReceiveRdma returns the 16 bytes of ft_field_support_2_nic_receive_rdma, which alias v.
+func (v FlowTableNICCap) FtFieldSupport2NICReceiveRdma() []byte { return []byte(v[672:688:688]) }
+
+// FtFieldSupport2NICTransmitRdma returns the 16 bytes of ft_field_support_2_nic_transmit_rdma, which alias v.
+func (v FlowTableNICCap) FtFieldSupport2NICTransmitRdma() []byte { return []byte(v[768:784:784]) }
+
+// SwSteeringNICRXActionDropICMAddress returns sw_steering_nic_rx_action_drop_icm_address (64 bits at bit 0x2000).
+func (v FlowTableNICCap) SwSteeringNICRXActionDropICMAddress() uint64 {
+	return binary.BigEndian.Uint64(v[1024:])
+}
+
+// SetSwSteeringNICRXActionDropICMAddress sets sw_steering_nic_rx_action_drop_icm_address.
+func (v FlowTableNICCap) SetSwSteeringNICRXActionDropICMAddress(x uint64) {
+	binary.BigEndian.PutUint64(v[1024:], x)
+}
+
+// SwSteeringNICTXActionDropICMAddress returns sw_steering_nic_tx_action_drop_icm_address (64 bits at bit 0x2040).
+func (v FlowTableNICCap) SwSteeringNICTXActionDropICMAddress() uint64 {
+	return binary.BigEndian.Uint64(v[1032:])
+}
+
+// SetSwSteeringNICTXActionDropICMAddress sets sw_steering_nic_tx_action_drop_icm_address.
+func (v FlowTableNICCap) SetSwSteeringNICTXActionDropICMAddress(x uint64) {
+	binary.BigEndian.PutUint64(v[1032:], x)
+}
+
+// SwSteeringNICTXActionAllowICMAddress returns sw_steering_nic_tx_action_allow_icm_address (64 bits at bit 0x2080).
+func (v FlowTableNICCap) SwSteeringNICTXActionAllowICMAddress() uint64 {
+	return binary.BigEndian.Uint64(v[1040:])
+}
+
+// SetSwSteeringNICTXActionAllowICMAddress sets sw_steering_nic_tx_action_allow_icm_address.
+func (v FlowTableNICCap) SetSwSteeringNICTXActionAllowICMAddress(x uint64) {
+	binary.BigEndian.PutUint64(v[1040:], x)
+}
+
+// FlowTablePropLayout is a view of struct mlx5_ifc_flow_table_prop_layout_bits.
+type FlowTablePropLayout []byte
+
+// FlowTablePropLayoutSize is the size of a FlowTablePropLayout in bytes, without a trailing array.
+const FlowTablePropLayoutSize = 64
+
+// FtSupport returns ft_support (1 bits at bit 0x0).
+func (v FlowTablePropLayout) FtSupport() bool { return v[0]&0x80 != 0 }
+
+// SetFtSupport sets ft_support.
+func (v FlowTablePropLayout) SetFtSupport(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// FlowCounter returns flow_counter (1 bits at bit 0x2).
+func (v FlowTablePropLayout) FlowCounter() bool { return v[0]&0x20 != 0 }
+
+// SetFlowCounter sets flow_counter.
+func (v FlowTablePropLayout) SetFlowCounter(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// FlowModifyEn returns flow_modify_en (1 bits at bit 0x3).
+func (v FlowTablePropLayout) FlowModifyEn() bool { return v[0]&0x10 != 0 }
+
+// SetFlowModifyEn sets flow_modify_en.
+func (v FlowTablePropLayout) SetFlowModifyEn(x bool) { v[0] = bit(v[0], 0x10, x) }
+
+// ModifyRoot returns modify_root (1 bits at bit 0x4).
+func (v FlowTablePropLayout) ModifyRoot() bool { return v[0]&0x8 != 0 }
+
+// SetModifyRoot sets modify_root.
+func (v FlowTablePropLayout) SetModifyRoot(x bool) { v[0] = bit(v[0], 0x8, x) }
+
+// IdentifiedMissTableMode returns identified_miss_table_mode (1 bits at bit 0x5).
+func (v FlowTablePropLayout) IdentifiedMissTableMode() bool { return v[0]&0x4 != 0 }
+
+// SetIdentifiedMissTableMode sets identified_miss_table_mode.
+func (v FlowTablePropLayout) SetIdentifiedMissTableMode(x bool) { v[0] = bit(v[0], 0x4, x) }
+
+// FlowTableModify returns flow_table_modify (1 bits at bit 0x6).
+func (v FlowTablePropLayout) FlowTableModify() bool { return v[0]&0x2 != 0 }
+
+// SetFlowTableModify sets flow_table_modify.
+func (v FlowTablePropLayout) SetFlowTableModify(x bool) { v[0] = bit(v[0], 0x2, x) }
+
+// Reformat returns reformat (1 bits at bit 0x7).
+func (v FlowTablePropLayout) Reformat() bool { return v[0]&0x1 != 0 }
+
+// SetReformat sets reformat.
+func (v FlowTablePropLayout) SetReformat(x bool) { v[0] = bit(v[0], 0x1, x) }
+
+// Decap returns decap (1 bits at bit 0x8).
+func (v FlowTablePropLayout) Decap() bool { return v[1]&0x80 != 0 }
+
+// SetDecap sets decap.
+func (v FlowTablePropLayout) SetDecap(x bool) { v[1] = bit(v[1], 0x80, x) }
+
+// PopVLAN returns pop_vlan (1 bits at bit 0xa).
+func (v FlowTablePropLayout) PopVLAN() bool { return v[1]&0x20 != 0 }
+
+// SetPopVLAN sets pop_vlan.
+func (v FlowTablePropLayout) SetPopVLAN(x bool) { v[1] = bit(v[1], 0x20, x) }
+
+// PushVLAN returns push_vlan (1 bits at bit 0xb).
+func (v FlowTablePropLayout) PushVLAN() bool { return v[1]&0x10 != 0 }
+
+// SetPushVLAN sets push_vlan.
+func (v FlowTablePropLayout) SetPushVLAN(x bool) { v[1] = bit(v[1], 0x10, x) }
+
+// PopVLAN2 returns pop_vlan_2 (1 bits at bit 0xd).
+func (v FlowTablePropLayout) PopVLAN2() bool { return v[1]&0x4 != 0 }
+
+// SetPopVLAN2 sets pop_vlan_2.
+func (v FlowTablePropLayout) SetPopVLAN2(x bool) { v[1] = bit(v[1], 0x4, x) }
+
+// PushVLAN2 returns push_vlan_2 (1 bits at bit 0xe).
+func (v FlowTablePropLayout) PushVLAN2() bool { return v[1]&0x2 != 0 }
+
+// SetPushVLAN2 sets push_vlan_2.
+func (v FlowTablePropLayout) SetPushVLAN2(x bool) { v[1] = bit(v[1], 0x2, x) }
+
+// ReformatAndVLANAction returns reformat_and_vlan_action (1 bits at bit 0xf).
+func (v FlowTablePropLayout) ReformatAndVLANAction() bool { return v[1]&0x1 != 0 }
+
+// SetReformatAndVLANAction sets reformat_and_vlan_action.
+func (v FlowTablePropLayout) SetReformatAndVLANAction(x bool) { v[1] = bit(v[1], 0x1, x) }
+
+// SwOwner returns sw_owner (1 bits at bit 0x11).
+func (v FlowTablePropLayout) SwOwner() bool { return v[2]&0x40 != 0 }
+
+// SetSwOwner sets sw_owner.
+func (v FlowTablePropLayout) SetSwOwner(x bool) { v[2] = bit(v[2], 0x40, x) }
+
+// ReformatL3TunnelToL2 returns reformat_l3_tunnel_to_l2 (1 bits at bit 0x12).
+func (v FlowTablePropLayout) ReformatL3TunnelToL2() bool { return v[2]&0x20 != 0 }
+
+// SetReformatL3TunnelToL2 sets reformat_l3_tunnel_to_l2.
+func (v FlowTablePropLayout) SetReformatL3TunnelToL2(x bool) { v[2] = bit(v[2], 0x20, x) }
+
+// ReformatL2ToL3Tunnel returns reformat_l2_to_l3_tunnel (1 bits at bit 0x13).
+func (v FlowTablePropLayout) ReformatL2ToL3Tunnel() bool { return v[2]&0x10 != 0 }
+
+// SetReformatL2ToL3Tunnel sets reformat_l2_to_l3_tunnel.
+func (v FlowTablePropLayout) SetReformatL2ToL3Tunnel(x bool) { v[2] = bit(v[2], 0x10, x) }
+
+// ReformatAndModifyAction returns reformat_and_modify_action (1 bits at bit 0x14).
+func (v FlowTablePropLayout) ReformatAndModifyAction() bool { return v[2]&0x8 != 0 }
+
+// SetReformatAndModifyAction sets reformat_and_modify_action.
+func (v FlowTablePropLayout) SetReformatAndModifyAction(x bool) { v[2] = bit(v[2], 0x8, x) }
+
+// IgnoreFlowLevel returns ignore_flow_level (1 bits at bit 0x15).
+func (v FlowTablePropLayout) IgnoreFlowLevel() bool { return v[2]&0x4 != 0 }
+
+// SetIgnoreFlowLevel sets ignore_flow_level.
+func (v FlowTablePropLayout) SetIgnoreFlowLevel(x bool) { v[2] = bit(v[2], 0x4, x) }
+
+// TableMissActionDomain returns table_miss_action_domain (1 bits at bit 0x17).
+func (v FlowTablePropLayout) TableMissActionDomain() bool { return v[2]&0x1 != 0 }
+
+// SetTableMissActionDomain sets table_miss_action_domain.
+func (v FlowTablePropLayout) SetTableMissActionDomain(x bool) { v[2] = bit(v[2], 0x1, x) }
+
+// TerminationTable returns termination_table (1 bits at bit 0x18).
+func (v FlowTablePropLayout) TerminationTable() bool { return v[3]&0x80 != 0 }
+
+// SetTerminationTable sets termination_table.
+func (v FlowTablePropLayout) SetTerminationTable(x bool) { v[3] = bit(v[3], 0x80, x) }
+
+// ReformatAndFwdToTable returns reformat_and_fwd_to_table (1 bits at bit 0x19).
+func (v FlowTablePropLayout) ReformatAndFwdToTable() bool { return v[3]&0x40 != 0 }
+
+// SetReformatAndFwdToTable sets reformat_and_fwd_to_table.
+func (v FlowTablePropLayout) SetReformatAndFwdToTable(x bool) { v[3] = bit(v[3], 0x40, x) }
+
+// IpsecEncrypt returns ipsec_encrypt (1 bits at bit 0x1c).
+func (v FlowTablePropLayout) IpsecEncrypt() bool { return v[3]&0x8 != 0 }
+
+// SetIpsecEncrypt sets ipsec_encrypt.
+func (v FlowTablePropLayout) SetIpsecEncrypt(x bool) { v[3] = bit(v[3], 0x8, x) }
+
+// IpsecDecrypt returns ipsec_decrypt (1 bits at bit 0x1d).
+func (v FlowTablePropLayout) IpsecDecrypt() bool { return v[3]&0x4 != 0 }
+
+// SetIpsecDecrypt sets ipsec_decrypt.
+func (v FlowTablePropLayout) SetIpsecDecrypt(x bool) { v[3] = bit(v[3], 0x4, x) }
+
+// SwOwnerV2 returns sw_owner_v2 (1 bits at bit 0x1e).
+func (v FlowTablePropLayout) SwOwnerV2() bool { return v[3]&0x2 != 0 }
+
+// SetSwOwnerV2 sets sw_owner_v2.
+func (v FlowTablePropLayout) SetSwOwnerV2(x bool) { v[3] = bit(v[3], 0x2, x) }
+
+// TerminationTableRAWTraffic returns termination_table_raw_traffic (1 bits at bit 0x20).
+func (v FlowTablePropLayout) TerminationTableRAWTraffic() bool { return v[4]&0x80 != 0 }
+
+// SetTerminationTableRAWTraffic sets termination_table_raw_traffic.
+func (v FlowTablePropLayout) SetTerminationTableRAWTraffic(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// LogMaxFtSize returns log_max_ft_size (6 bits at bit 0x22).
+func (v FlowTablePropLayout) LogMaxFtSize() uint8 { return v[4] >> 0 & 0x3f }
+
+// SetLogMaxFtSize sets log_max_ft_size; higher bits of x are dropped.
+func (v FlowTablePropLayout) SetLogMaxFtSize(x uint8) { v[4] = v[4]&^(0x3f<<0) | x&0x3f<<0 }
+
+// LogMaxModifyHeaderContext returns log_max_modify_header_context (8 bits at bit 0x28).
+func (v FlowTablePropLayout) LogMaxModifyHeaderContext() uint8 { return v[5] }
+
+// SetLogMaxModifyHeaderContext sets log_max_modify_header_context.
+func (v FlowTablePropLayout) SetLogMaxModifyHeaderContext(x uint8) { v[5] = x }
+
+// MaxModifyHeaderActions returns max_modify_header_actions (8 bits at bit 0x30).
+func (v FlowTablePropLayout) MaxModifyHeaderActions() uint8 { return v[6] }
+
+// SetMaxModifyHeaderActions sets max_modify_header_actions.
+func (v FlowTablePropLayout) SetMaxModifyHeaderActions(x uint8) { v[6] = x }
+
+// MaxFtLevel returns max_ft_level (8 bits at bit 0x38).
+func (v FlowTablePropLayout) MaxFtLevel() uint8 { return v[7] }
+
+// SetMaxFtLevel sets max_ft_level.
+func (v FlowTablePropLayout) SetMaxFtLevel(x uint8) { v[7] = x }
+
+// ExecuteAso returns execute_aso (1 bits at bit 0x46).
+func (v FlowTablePropLayout) ExecuteAso() bool { return v[8]&0x2 != 0 }
+
+// SetExecuteAso sets execute_aso.
+func (v FlowTablePropLayout) SetExecuteAso(x bool) { v[8] = bit(v[8], 0x2, x) }
+
+// ReformatInsert returns reformat_insert (1 bits at bit 0x62).
+func (v FlowTablePropLayout) ReformatInsert() bool { return v[12]&0x20 != 0 }
+
+// SetReformatInsert sets reformat_insert.
+func (v FlowTablePropLayout) SetReformatInsert(x bool) { v[12] = bit(v[12], 0x20, x) }
+
+// ReformatRemove returns reformat_remove (1 bits at bit 0x63).
+func (v FlowTablePropLayout) ReformatRemove() bool { return v[12]&0x10 != 0 }
+
+// SetReformatRemove sets reformat_remove.
+func (v FlowTablePropLayout) SetReformatRemove(x bool) { v[12] = bit(v[12], 0x10, x) }
+
+// MacsecEncrypt returns macsec_encrypt (1 bits at bit 0x64).
+func (v FlowTablePropLayout) MacsecEncrypt() bool { return v[12]&0x8 != 0 }
+
+// SetMacsecEncrypt sets macsec_encrypt.
+func (v FlowTablePropLayout) SetMacsecEncrypt(x bool) { v[12] = bit(v[12], 0x8, x) }
+
+// MacsecDecrypt returns macsec_decrypt (1 bits at bit 0x65).
+func (v FlowTablePropLayout) MacsecDecrypt() bool { return v[12]&0x4 != 0 }
+
+// SetMacsecDecrypt sets macsec_decrypt.
+func (v FlowTablePropLayout) SetMacsecDecrypt(x bool) { v[12] = bit(v[12], 0x4, x) }
+
+// ReformatAddMacsec returns reformat_add_macsec (1 bits at bit 0x68).
+func (v FlowTablePropLayout) ReformatAddMacsec() bool { return v[13]&0x80 != 0 }
+
+// SetReformatAddMacsec sets reformat_add_macsec.
+func (v FlowTablePropLayout) SetReformatAddMacsec(x bool) { v[13] = bit(v[13], 0x80, x) }
+
+// ReformatRemoveMacsec returns reformat_remove_macsec (1 bits at bit 0x69).
+func (v FlowTablePropLayout) ReformatRemoveMacsec() bool { return v[13]&0x40 != 0 }
+
+// SetReformatRemoveMacsec sets reformat_remove_macsec.
+func (v FlowTablePropLayout) SetReformatRemoveMacsec(x bool) { v[13] = bit(v[13], 0x40, x) }
+
+// LogMaxFtNum returns log_max_ft_num (8 bits at bit 0x78).
+func (v FlowTablePropLayout) LogMaxFtNum() uint8 { return v[15] }
+
+// SetLogMaxFtNum sets log_max_ft_num.
+func (v FlowTablePropLayout) SetLogMaxFtNum(x uint8) { v[15] = x }
+
+// LogMaxFlowCounter returns log_max_flow_counter (8 bits at bit 0x90).
+func (v FlowTablePropLayout) LogMaxFlowCounter() uint8 { return v[18] }
+
+// SetLogMaxFlowCounter sets log_max_flow_counter.
+func (v FlowTablePropLayout) SetLogMaxFlowCounter(x uint8) { v[18] = x }
+
+// LogMaxDestination returns log_max_destination (8 bits at bit 0x98).
+func (v FlowTablePropLayout) LogMaxDestination() uint8 { return v[19] }
+
+// SetLogMaxDestination sets log_max_destination.
+func (v FlowTablePropLayout) SetLogMaxDestination(x uint8) { v[19] = x }
+
+// LogMaxFlow returns log_max_flow (8 bits at bit 0xb8).
+func (v FlowTablePropLayout) LogMaxFlow() uint8 { return v[23] }
+
+// SetLogMaxFlow sets log_max_flow.
+func (v FlowTablePropLayout) SetLogMaxFlow(x uint8) { v[23] = x }
+
+// FtFieldSupport returns the 16 bytes of ft_field_support, which alias v.
+func (v FlowTablePropLayout) FtFieldSupport() FlowTableFieldsSupported {
+	return FlowTableFieldsSupported(v[32:48:48])
+}
+
+// FtFieldBitmaskSupport returns the 16 bytes of ft_field_bitmask_support, which alias v.
+func (v FlowTablePropLayout) FtFieldBitmaskSupport() FlowTableFieldsSupported {
+	return FlowTableFieldsSupported(v[48:64:64])
+}
+
+// FlowTableFieldsSupported is a view of struct mlx5_ifc_flow_table_fields_supported_bits.
+type FlowTableFieldsSupported []byte
+
+// FlowTableFieldsSupportedSize is the size of a FlowTableFieldsSupported in bytes, without a trailing array.
+const FlowTableFieldsSupportedSize = 16
+
+// OuterDMAC returns outer_dmac (1 bits at bit 0x0).
+func (v FlowTableFieldsSupported) OuterDMAC() bool { return v[0]&0x80 != 0 }
+
+// SetOuterDMAC sets outer_dmac.
+func (v FlowTableFieldsSupported) SetOuterDMAC(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// OuterSMAC returns outer_smac (1 bits at bit 0x1).
+func (v FlowTableFieldsSupported) OuterSMAC() bool { return v[0]&0x40 != 0 }
+
+// SetOuterSMAC sets outer_smac.
+func (v FlowTableFieldsSupported) SetOuterSMAC(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// OuterEtherType returns outer_ether_type (1 bits at bit 0x2).
+func (v FlowTableFieldsSupported) OuterEtherType() bool { return v[0]&0x20 != 0 }
+
+// SetOuterEtherType sets outer_ether_type.
+func (v FlowTableFieldsSupported) SetOuterEtherType(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// OuterIPVersion returns outer_ip_version (1 bits at bit 0x3).
+func (v FlowTableFieldsSupported) OuterIPVersion() bool { return v[0]&0x10 != 0 }
+
+// SetOuterIPVersion sets outer_ip_version.
+func (v FlowTableFieldsSupported) SetOuterIPVersion(x bool) { v[0] = bit(v[0], 0x10, x) }
+
+// OuterFirstPrio returns outer_first_prio (1 bits at bit 0x4).
+func (v FlowTableFieldsSupported) OuterFirstPrio() bool { return v[0]&0x8 != 0 }
+
+// SetOuterFirstPrio sets outer_first_prio.
+func (v FlowTableFieldsSupported) SetOuterFirstPrio(x bool) { v[0] = bit(v[0], 0x8, x) }
+
+// OuterFirstCfi returns outer_first_cfi (1 bits at bit 0x5).
+func (v FlowTableFieldsSupported) OuterFirstCfi() bool { return v[0]&0x4 != 0 }
+
+// SetOuterFirstCfi sets outer_first_cfi.
+func (v FlowTableFieldsSupported) SetOuterFirstCfi(x bool) { v[0] = bit(v[0], 0x4, x) }
+
+// OuterFirstVid returns outer_first_vid (1 bits at bit 0x6).
+func (v FlowTableFieldsSupported) OuterFirstVid() bool { return v[0]&0x2 != 0 }
+
+// SetOuterFirstVid sets outer_first_vid.
+func (v FlowTableFieldsSupported) SetOuterFirstVid(x bool) { v[0] = bit(v[0], 0x2, x) }
+
+// OuterIpv4Ttl returns outer_ipv4_ttl (1 bits at bit 0x7).
+func (v FlowTableFieldsSupported) OuterIpv4Ttl() bool { return v[0]&0x1 != 0 }
+
+// SetOuterIpv4Ttl sets outer_ipv4_ttl.
+func (v FlowTableFieldsSupported) SetOuterIpv4Ttl(x bool) { v[0] = bit(v[0], 0x1, x) }
+
+// OuterSecondPrio returns outer_second_prio (1 bits at bit 0x8).
+func (v FlowTableFieldsSupported) OuterSecondPrio() bool { return v[1]&0x80 != 0 }
+
+// SetOuterSecondPrio sets outer_second_prio.
+func (v FlowTableFieldsSupported) SetOuterSecondPrio(x bool) { v[1] = bit(v[1], 0x80, x) }
+
+// OuterSecondCfi returns outer_second_cfi (1 bits at bit 0x9).
+func (v FlowTableFieldsSupported) OuterSecondCfi() bool { return v[1]&0x40 != 0 }
+
+// SetOuterSecondCfi sets outer_second_cfi.
+func (v FlowTableFieldsSupported) SetOuterSecondCfi(x bool) { v[1] = bit(v[1], 0x40, x) }
+
+// OuterSecondVid returns outer_second_vid (1 bits at bit 0xa).
+func (v FlowTableFieldsSupported) OuterSecondVid() bool { return v[1]&0x20 != 0 }
+
+// SetOuterSecondVid sets outer_second_vid.
+func (v FlowTableFieldsSupported) SetOuterSecondVid(x bool) { v[1] = bit(v[1], 0x20, x) }
+
+// OuterSIP returns outer_sip (1 bits at bit 0xc).
+func (v FlowTableFieldsSupported) OuterSIP() bool { return v[1]&0x8 != 0 }
+
+// SetOuterSIP sets outer_sip.
+func (v FlowTableFieldsSupported) SetOuterSIP(x bool) { v[1] = bit(v[1], 0x8, x) }
+
+// OuterDIP returns outer_dip (1 bits at bit 0xd).
+func (v FlowTableFieldsSupported) OuterDIP() bool { return v[1]&0x4 != 0 }
+
+// SetOuterDIP sets outer_dip.
+func (v FlowTableFieldsSupported) SetOuterDIP(x bool) { v[1] = bit(v[1], 0x4, x) }
+
+// OuterFrag returns outer_frag (1 bits at bit 0xe).
+func (v FlowTableFieldsSupported) OuterFrag() bool { return v[1]&0x2 != 0 }
+
+// SetOuterFrag sets outer_frag.
+func (v FlowTableFieldsSupported) SetOuterFrag(x bool) { v[1] = bit(v[1], 0x2, x) }
+
+// OuterIPProtocol returns outer_ip_protocol (1 bits at bit 0xf).
+func (v FlowTableFieldsSupported) OuterIPProtocol() bool { return v[1]&0x1 != 0 }
+
+// SetOuterIPProtocol sets outer_ip_protocol.
+func (v FlowTableFieldsSupported) SetOuterIPProtocol(x bool) { v[1] = bit(v[1], 0x1, x) }
+
+// OuterIPECN returns outer_ip_ecn (1 bits at bit 0x10).
+func (v FlowTableFieldsSupported) OuterIPECN() bool { return v[2]&0x80 != 0 }
+
+// SetOuterIPECN sets outer_ip_ecn.
+func (v FlowTableFieldsSupported) SetOuterIPECN(x bool) { v[2] = bit(v[2], 0x80, x) }
+
+// OuterIPDSCP returns outer_ip_dscp (1 bits at bit 0x11).
+func (v FlowTableFieldsSupported) OuterIPDSCP() bool { return v[2]&0x40 != 0 }
+
+// SetOuterIPDSCP sets outer_ip_dscp.
+func (v FlowTableFieldsSupported) SetOuterIPDSCP(x bool) { v[2] = bit(v[2], 0x40, x) }
+
+// OuterUDPSport returns outer_udp_sport (1 bits at bit 0x12).
+func (v FlowTableFieldsSupported) OuterUDPSport() bool { return v[2]&0x20 != 0 }
+
+// SetOuterUDPSport sets outer_udp_sport.
+func (v FlowTableFieldsSupported) SetOuterUDPSport(x bool) { v[2] = bit(v[2], 0x20, x) }
+
+// OuterUDPDport returns outer_udp_dport (1 bits at bit 0x13).
+func (v FlowTableFieldsSupported) OuterUDPDport() bool { return v[2]&0x10 != 0 }
+
+// SetOuterUDPDport sets outer_udp_dport.
+func (v FlowTableFieldsSupported) SetOuterUDPDport(x bool) { v[2] = bit(v[2], 0x10, x) }
+
+// OuterTCPSport returns outer_tcp_sport (1 bits at bit 0x14).
+func (v FlowTableFieldsSupported) OuterTCPSport() bool { return v[2]&0x8 != 0 }
+
+// SetOuterTCPSport sets outer_tcp_sport.
+func (v FlowTableFieldsSupported) SetOuterTCPSport(x bool) { v[2] = bit(v[2], 0x8, x) }
+
+// OuterTCPDport returns outer_tcp_dport (1 bits at bit 0x15).
+func (v FlowTableFieldsSupported) OuterTCPDport() bool { return v[2]&0x4 != 0 }
+
+// SetOuterTCPDport sets outer_tcp_dport.
+func (v FlowTableFieldsSupported) SetOuterTCPDport(x bool) { v[2] = bit(v[2], 0x4, x) }
+
+// OuterTCPFlags returns outer_tcp_flags (1 bits at bit 0x16).
+func (v FlowTableFieldsSupported) OuterTCPFlags() bool { return v[2]&0x2 != 0 }
+
+// SetOuterTCPFlags sets outer_tcp_flags.
+func (v FlowTableFieldsSupported) SetOuterTCPFlags(x bool) { v[2] = bit(v[2], 0x2, x) }
+
+// OuterGreProtocol returns outer_gre_protocol (1 bits at bit 0x17).
+func (v FlowTableFieldsSupported) OuterGreProtocol() bool { return v[2]&0x1 != 0 }
+
+// SetOuterGreProtocol sets outer_gre_protocol.
+func (v FlowTableFieldsSupported) SetOuterGreProtocol(x bool) { v[2] = bit(v[2], 0x1, x) }
+
+// OuterGreKey returns outer_gre_key (1 bits at bit 0x18).
+func (v FlowTableFieldsSupported) OuterGreKey() bool { return v[3]&0x80 != 0 }
+
+// SetOuterGreKey sets outer_gre_key.
+func (v FlowTableFieldsSupported) SetOuterGreKey(x bool) { v[3] = bit(v[3], 0x80, x) }
+
+// OuterVxlanVni returns outer_vxlan_vni (1 bits at bit 0x19).
+func (v FlowTableFieldsSupported) OuterVxlanVni() bool { return v[3]&0x40 != 0 }
+
+// SetOuterVxlanVni sets outer_vxlan_vni.
+func (v FlowTableFieldsSupported) SetOuterVxlanVni(x bool) { v[3] = bit(v[3], 0x40, x) }
+
+// OuterGeneveVni returns outer_geneve_vni (1 bits at bit 0x1a).
+func (v FlowTableFieldsSupported) OuterGeneveVni() bool { return v[3]&0x20 != 0 }
+
+// SetOuterGeneveVni sets outer_geneve_vni.
+func (v FlowTableFieldsSupported) SetOuterGeneveVni(x bool) { v[3] = bit(v[3], 0x20, x) }
+
+// OuterGeneveOam returns outer_geneve_oam (1 bits at bit 0x1b).
+func (v FlowTableFieldsSupported) OuterGeneveOam() bool { return v[3]&0x10 != 0 }
+
+// SetOuterGeneveOam sets outer_geneve_oam.
+func (v FlowTableFieldsSupported) SetOuterGeneveOam(x bool) { v[3] = bit(v[3], 0x10, x) }
+
+// OuterGeneveProtocolType returns outer_geneve_protocol_type (1 bits at bit 0x1c).
+func (v FlowTableFieldsSupported) OuterGeneveProtocolType() bool { return v[3]&0x8 != 0 }
+
+// SetOuterGeneveProtocolType sets outer_geneve_protocol_type.
+func (v FlowTableFieldsSupported) SetOuterGeneveProtocolType(x bool) { v[3] = bit(v[3], 0x8, x) }
+
+// OuterGeneveOptLen returns outer_geneve_opt_len (1 bits at bit 0x1d).
+func (v FlowTableFieldsSupported) OuterGeneveOptLen() bool { return v[3]&0x4 != 0 }
+
+// SetOuterGeneveOptLen sets outer_geneve_opt_len.
+func (v FlowTableFieldsSupported) SetOuterGeneveOptLen(x bool) { v[3] = bit(v[3], 0x4, x) }
+
+// SourceVHCAPort returns source_vhca_port (1 bits at bit 0x1e).
+func (v FlowTableFieldsSupported) SourceVHCAPort() bool { return v[3]&0x2 != 0 }
+
+// SetSourceVHCAPort sets source_vhca_port.
+func (v FlowTableFieldsSupported) SetSourceVHCAPort(x bool) { v[3] = bit(v[3], 0x2, x) }
+
+// SourceEswitchPort returns source_eswitch_port (1 bits at bit 0x1f).
+func (v FlowTableFieldsSupported) SourceEswitchPort() bool { return v[3]&0x1 != 0 }
+
+// SetSourceEswitchPort sets source_eswitch_port.
+func (v FlowTableFieldsSupported) SetSourceEswitchPort(x bool) { v[3] = bit(v[3], 0x1, x) }
+
+// InnerDMAC returns inner_dmac (1 bits at bit 0x20).
+func (v FlowTableFieldsSupported) InnerDMAC() bool { return v[4]&0x80 != 0 }
+
+// SetInnerDMAC sets inner_dmac.
+func (v FlowTableFieldsSupported) SetInnerDMAC(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// InnerSMAC returns inner_smac (1 bits at bit 0x21).
+func (v FlowTableFieldsSupported) InnerSMAC() bool { return v[4]&0x40 != 0 }
+
+// SetInnerSMAC sets inner_smac.
+func (v FlowTableFieldsSupported) SetInnerSMAC(x bool) { v[4] = bit(v[4], 0x40, x) }
+
+// InnerEtherType returns inner_ether_type (1 bits at bit 0x22).
+func (v FlowTableFieldsSupported) InnerEtherType() bool { return v[4]&0x20 != 0 }
+
+// SetInnerEtherType sets inner_ether_type.
+func (v FlowTableFieldsSupported) SetInnerEtherType(x bool) { v[4] = bit(v[4], 0x20, x) }
+
+// InnerIPVersion returns inner_ip_version (1 bits at bit 0x23).
+func (v FlowTableFieldsSupported) InnerIPVersion() bool { return v[4]&0x10 != 0 }
+
+// SetInnerIPVersion sets inner_ip_version.
+func (v FlowTableFieldsSupported) SetInnerIPVersion(x bool) { v[4] = bit(v[4], 0x10, x) }
+
+// InnerFirstPrio returns inner_first_prio (1 bits at bit 0x24).
+func (v FlowTableFieldsSupported) InnerFirstPrio() bool { return v[4]&0x8 != 0 }
+
+// SetInnerFirstPrio sets inner_first_prio.
+func (v FlowTableFieldsSupported) SetInnerFirstPrio(x bool) { v[4] = bit(v[4], 0x8, x) }
+
+// InnerFirstCfi returns inner_first_cfi (1 bits at bit 0x25).
+func (v FlowTableFieldsSupported) InnerFirstCfi() bool { return v[4]&0x4 != 0 }
+
+// SetInnerFirstCfi sets inner_first_cfi.
+func (v FlowTableFieldsSupported) SetInnerFirstCfi(x bool) { v[4] = bit(v[4], 0x4, x) }
+
+// InnerFirstVid returns inner_first_vid (1 bits at bit 0x26).
+func (v FlowTableFieldsSupported) InnerFirstVid() bool { return v[4]&0x2 != 0 }
+
+// SetInnerFirstVid sets inner_first_vid.
+func (v FlowTableFieldsSupported) SetInnerFirstVid(x bool) { v[4] = bit(v[4], 0x2, x) }
+
+// InnerSecondPrio returns inner_second_prio (1 bits at bit 0x28).
+func (v FlowTableFieldsSupported) InnerSecondPrio() bool { return v[5]&0x80 != 0 }
+
+// SetInnerSecondPrio sets inner_second_prio.
+func (v FlowTableFieldsSupported) SetInnerSecondPrio(x bool) { v[5] = bit(v[5], 0x80, x) }
+
+// InnerSecondCfi returns inner_second_cfi (1 bits at bit 0x29).
+func (v FlowTableFieldsSupported) InnerSecondCfi() bool { return v[5]&0x40 != 0 }
+
+// SetInnerSecondCfi sets inner_second_cfi.
+func (v FlowTableFieldsSupported) SetInnerSecondCfi(x bool) { v[5] = bit(v[5], 0x40, x) }
+
+// InnerSecondVid returns inner_second_vid (1 bits at bit 0x2a).
+func (v FlowTableFieldsSupported) InnerSecondVid() bool { return v[5]&0x20 != 0 }
+
+// SetInnerSecondVid sets inner_second_vid.
+func (v FlowTableFieldsSupported) SetInnerSecondVid(x bool) { v[5] = bit(v[5], 0x20, x) }
+
+// InnerSIP returns inner_sip (1 bits at bit 0x2c).
+func (v FlowTableFieldsSupported) InnerSIP() bool { return v[5]&0x8 != 0 }
+
+// SetInnerSIP sets inner_sip.
+func (v FlowTableFieldsSupported) SetInnerSIP(x bool) { v[5] = bit(v[5], 0x8, x) }
+
+// InnerDIP returns inner_dip (1 bits at bit 0x2d).
+func (v FlowTableFieldsSupported) InnerDIP() bool { return v[5]&0x4 != 0 }
+
+// SetInnerDIP sets inner_dip.
+func (v FlowTableFieldsSupported) SetInnerDIP(x bool) { v[5] = bit(v[5], 0x4, x) }
+
+// InnerFrag returns inner_frag (1 bits at bit 0x2e).
+func (v FlowTableFieldsSupported) InnerFrag() bool { return v[5]&0x2 != 0 }
+
+// SetInnerFrag sets inner_frag.
+func (v FlowTableFieldsSupported) SetInnerFrag(x bool) { v[5] = bit(v[5], 0x2, x) }
+
+// InnerIPProtocol returns inner_ip_protocol (1 bits at bit 0x2f).
+func (v FlowTableFieldsSupported) InnerIPProtocol() bool { return v[5]&0x1 != 0 }
+
+// SetInnerIPProtocol sets inner_ip_protocol.
+func (v FlowTableFieldsSupported) SetInnerIPProtocol(x bool) { v[5] = bit(v[5], 0x1, x) }
+
+// InnerIPECN returns inner_ip_ecn (1 bits at bit 0x30).
+func (v FlowTableFieldsSupported) InnerIPECN() bool { return v[6]&0x80 != 0 }
+
+// SetInnerIPECN sets inner_ip_ecn.
+func (v FlowTableFieldsSupported) SetInnerIPECN(x bool) { v[6] = bit(v[6], 0x80, x) }
+
+// InnerIPDSCP returns inner_ip_dscp (1 bits at bit 0x31).
+func (v FlowTableFieldsSupported) InnerIPDSCP() bool { return v[6]&0x40 != 0 }
+
+// SetInnerIPDSCP sets inner_ip_dscp.
+func (v FlowTableFieldsSupported) SetInnerIPDSCP(x bool) { v[6] = bit(v[6], 0x40, x) }
+
+// InnerUDPSport returns inner_udp_sport (1 bits at bit 0x32).
+func (v FlowTableFieldsSupported) InnerUDPSport() bool { return v[6]&0x20 != 0 }
+
+// SetInnerUDPSport sets inner_udp_sport.
+func (v FlowTableFieldsSupported) SetInnerUDPSport(x bool) { v[6] = bit(v[6], 0x20, x) }
+
+// InnerUDPDport returns inner_udp_dport (1 bits at bit 0x33).
+func (v FlowTableFieldsSupported) InnerUDPDport() bool { return v[6]&0x10 != 0 }
+
+// SetInnerUDPDport sets inner_udp_dport.
+func (v FlowTableFieldsSupported) SetInnerUDPDport(x bool) { v[6] = bit(v[6], 0x10, x) }
+
+// InnerTCPSport returns inner_tcp_sport (1 bits at bit 0x34).
+func (v FlowTableFieldsSupported) InnerTCPSport() bool { return v[6]&0x8 != 0 }
+
+// SetInnerTCPSport sets inner_tcp_sport.
+func (v FlowTableFieldsSupported) SetInnerTCPSport(x bool) { v[6] = bit(v[6], 0x8, x) }
+
+// InnerTCPDport returns inner_tcp_dport (1 bits at bit 0x35).
+func (v FlowTableFieldsSupported) InnerTCPDport() bool { return v[6]&0x4 != 0 }
+
+// SetInnerTCPDport sets inner_tcp_dport.
+func (v FlowTableFieldsSupported) SetInnerTCPDport(x bool) { v[6] = bit(v[6], 0x4, x) }
+
+// InnerTCPFlags returns inner_tcp_flags (1 bits at bit 0x36).
+func (v FlowTableFieldsSupported) InnerTCPFlags() bool { return v[6]&0x2 != 0 }
+
+// SetInnerTCPFlags sets inner_tcp_flags.
+func (v FlowTableFieldsSupported) SetInnerTCPFlags(x bool) { v[6] = bit(v[6], 0x2, x) }
+
+// GeneveTlvOption0Data returns geneve_tlv_option_0_data (1 bits at bit 0x40).
+func (v FlowTableFieldsSupported) GeneveTlvOption0Data() bool { return v[8]&0x80 != 0 }
+
+// SetGeneveTlvOption0Data sets geneve_tlv_option_0_data.
+func (v FlowTableFieldsSupported) SetGeneveTlvOption0Data(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// GeneveTlvOption0Exist returns geneve_tlv_option_0_exist (1 bits at bit 0x41).
+func (v FlowTableFieldsSupported) GeneveTlvOption0Exist() bool { return v[8]&0x40 != 0 }
+
+// SetGeneveTlvOption0Exist sets geneve_tlv_option_0_exist.
+func (v FlowTableFieldsSupported) SetGeneveTlvOption0Exist(x bool) { v[8] = bit(v[8], 0x40, x) }
+
+// OuterFirstMplsOverUDP returns outer_first_mpls_over_udp (4 bits at bit 0x45).
+func (v FlowTableFieldsSupported) OuterFirstMplsOverUDP() uint8 { return uint8(get32(v[8:], 23, 4)) }
+
+// SetOuterFirstMplsOverUDP sets outer_first_mpls_over_udp; higher bits of x are dropped.
+func (v FlowTableFieldsSupported) SetOuterFirstMplsOverUDP(x uint8) { put32(v[8:], 23, 4, uint32(x)) }
+
+// OuterFirstMplsOverGre returns outer_first_mpls_over_gre (4 bits at bit 0x49).
+func (v FlowTableFieldsSupported) OuterFirstMplsOverGre() uint8 { return v[9] >> 3 & 0xf }
+
+// SetOuterFirstMplsOverGre sets outer_first_mpls_over_gre; higher bits of x are dropped.
+func (v FlowTableFieldsSupported) SetOuterFirstMplsOverGre(x uint8) { v[9] = v[9]&^(0xf<<3) | x&0xf<<3 }
+
+// InnerFirstMpls returns inner_first_mpls (4 bits at bit 0x4d).
+func (v FlowTableFieldsSupported) InnerFirstMpls() uint8 { return uint8(get32(v[8:], 15, 4)) }
+
+// SetInnerFirstMpls sets inner_first_mpls; higher bits of x are dropped.
+func (v FlowTableFieldsSupported) SetInnerFirstMpls(x uint8) { put32(v[8:], 15, 4, uint32(x)) }
+
+// OuterFirstMpls returns outer_first_mpls (4 bits at bit 0x51).
+func (v FlowTableFieldsSupported) OuterFirstMpls() uint8 { return v[10] >> 3 & 0xf }
+
+// SetOuterFirstMpls sets outer_first_mpls; higher bits of x are dropped.
+func (v FlowTableFieldsSupported) SetOuterFirstMpls(x uint8) { v[10] = v[10]&^(0xf<<3) | x&0xf<<3 }
+
+// OuterEspSpi returns outer_esp_spi (1 bits at bit 0x57).
+func (v FlowTableFieldsSupported) OuterEspSpi() bool { return v[10]&0x1 != 0 }
+
+// SetOuterEspSpi sets outer_esp_spi.
+func (v FlowTableFieldsSupported) SetOuterEspSpi(x bool) { v[10] = bit(v[10], 0x1, x) }
+
+// BthDstQP returns bth_dst_qp (1 bits at bit 0x5a).
+func (v FlowTableFieldsSupported) BthDstQP() bool { return v[11]&0x20 != 0 }
+
+// SetBthDstQP sets bth_dst_qp.
+func (v FlowTableFieldsSupported) SetBthDstQP(x bool) { v[11] = bit(v[11], 0x20, x) }
+
+// MetadataRegC7 returns metadata_reg_c_7 (1 bits at bit 0x78).
+func (v FlowTableFieldsSupported) MetadataRegC7() bool { return v[15]&0x80 != 0 }
+
+// SetMetadataRegC7 sets metadata_reg_c_7.
+func (v FlowTableFieldsSupported) SetMetadataRegC7(x bool) { v[15] = bit(v[15], 0x80, x) }
+
+// MetadataRegC6 returns metadata_reg_c_6 (1 bits at bit 0x79).
+func (v FlowTableFieldsSupported) MetadataRegC6() bool { return v[15]&0x40 != 0 }
+
+// SetMetadataRegC6 sets metadata_reg_c_6.
+func (v FlowTableFieldsSupported) SetMetadataRegC6(x bool) { v[15] = bit(v[15], 0x40, x) }
+
+// MetadataRegC5 returns metadata_reg_c_5 (1 bits at bit 0x7a).
+func (v FlowTableFieldsSupported) MetadataRegC5() bool { return v[15]&0x20 != 0 }
+
+// SetMetadataRegC5 sets metadata_reg_c_5.
+func (v FlowTableFieldsSupported) SetMetadataRegC5(x bool) { v[15] = bit(v[15], 0x20, x) }
+
+// MetadataRegC4 returns metadata_reg_c_4 (1 bits at bit 0x7b).
+func (v FlowTableFieldsSupported) MetadataRegC4() bool { return v[15]&0x10 != 0 }
+
+// SetMetadataRegC4 sets metadata_reg_c_4.
+func (v FlowTableFieldsSupported) SetMetadataRegC4(x bool) { v[15] = bit(v[15], 0x10, x) }
+
+// MetadataRegC3 returns metadata_reg_c_3 (1 bits at bit 0x7c).
+func (v FlowTableFieldsSupported) MetadataRegC3() bool { return v[15]&0x8 != 0 }
+
+// SetMetadataRegC3 sets metadata_reg_c_3.
+func (v FlowTableFieldsSupported) SetMetadataRegC3(x bool) { v[15] = bit(v[15], 0x8, x) }
+
+// MetadataRegC2 returns metadata_reg_c_2 (1 bits at bit 0x7d).
+func (v FlowTableFieldsSupported) MetadataRegC2() bool { return v[15]&0x4 != 0 }
+
+// SetMetadataRegC2 sets metadata_reg_c_2.
+func (v FlowTableFieldsSupported) SetMetadataRegC2(x bool) { v[15] = bit(v[15], 0x4, x) }
+
+// MetadataRegC1 returns metadata_reg_c_1 (1 bits at bit 0x7e).
+func (v FlowTableFieldsSupported) MetadataRegC1() bool { return v[15]&0x2 != 0 }
+
+// SetMetadataRegC1 sets metadata_reg_c_1.
+func (v FlowTableFieldsSupported) SetMetadataRegC1(x bool) { v[15] = bit(v[15], 0x2, x) }
+
+// MetadataRegC0 returns metadata_reg_c_0 (1 bits at bit 0x7f).
+func (v FlowTableFieldsSupported) MetadataRegC0() bool { return v[15]&0x1 != 0 }
+
+// SetMetadataRegC0 sets metadata_reg_c_0.
+func (v FlowTableFieldsSupported) SetMetadataRegC0(x bool) { v[15] = bit(v[15], 0x1, x) }
+
+// QuerySpecialContextsIn is a view of struct mlx5_ifc_query_special_contexts_in_bits.
+type QuerySpecialContextsIn []byte
+
+// QuerySpecialContextsInSize is the size of a QuerySpecialContextsIn in bytes, without a trailing array.
+const QuerySpecialContextsInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QuerySpecialContextsIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QuerySpecialContextsIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QuerySpecialContextsIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QuerySpecialContextsIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// QuerySpecialContextsOut is a view of struct mlx5_ifc_query_special_contexts_out_bits.
+type QuerySpecialContextsOut []byte
+
+// QuerySpecialContextsOutSize is the size of a QuerySpecialContextsOut in bytes, without a trailing array.
+const QuerySpecialContextsOutSize = 32
+
+// Status returns status (8 bits at bit 0x0).
+func (v QuerySpecialContextsOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QuerySpecialContextsOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QuerySpecialContextsOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QuerySpecialContextsOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DumpFillMKey returns dump_fill_mkey (32 bits at bit 0x40).
+func (v QuerySpecialContextsOut) DumpFillMKey() uint32 { return binary.BigEndian.Uint32(v[8:]) }
+
+// SetDumpFillMKey sets dump_fill_mkey.
+func (v QuerySpecialContextsOut) SetDumpFillMKey(x uint32) { binary.BigEndian.PutUint32(v[8:], x) }
+
+// ResdLkey returns resd_lkey (32 bits at bit 0x60).
+func (v QuerySpecialContextsOut) ResdLkey() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetResdLkey sets resd_lkey.
+func (v QuerySpecialContextsOut) SetResdLkey(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// NullMKey returns null_mkey (32 bits at bit 0x80).
+func (v QuerySpecialContextsOut) NullMKey() uint32 { return binary.BigEndian.Uint32(v[16:]) }
+
+// SetNullMKey sets null_mkey.
+func (v QuerySpecialContextsOut) SetNullMKey(x uint32) { binary.BigEndian.PutUint32(v[16:], x) }
+
+// QueryEQIn is a view of struct mlx5_ifc_query_eq_in_bits.
+type QueryEQIn []byte
+
+// QueryEQInSize is the size of a QueryEQIn in bytes, without a trailing array.
+const QueryEQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryEQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryEQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryEQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryEQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// EQNumber returns eq_number (8 bits at bit 0x58).
+func (v QueryEQIn) EQNumber() uint8 { return v[11] }
+
+// SetEQNumber sets eq_number.
+func (v QueryEQIn) SetEQNumber(x uint8) { v[11] = x }
+
+// QueryEQOut is a view of struct mlx5_ifc_query_eq_out_bits.
+type QueryEQOut []byte
+
+// QueryEQOutSize is the size of a QueryEQOut in bytes, without a trailing array.
+const QueryEQOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryEQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryEQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryEQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryEQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// EQContextEntry returns the 64 bytes of eq_context_entry, which alias v.
+func (v QueryEQOut) EQContextEntry() EQC { return EQC(v[16:80:80]) }
+
+// EventBitmask returns event_bitmask (64 bits at bit 0x2c0).
+func (v QueryEQOut) EventBitmask() uint64 { return binary.BigEndian.Uint64(v[88:]) }
+
+// SetEventBitmask sets event_bitmask.
+func (v QueryEQOut) SetEventBitmask(x uint64) { binary.BigEndian.PutUint64(v[88:], x) }
+
+// PAS returns the trailing array: 64-bit elements up to the end of v.
+func (v QueryEQOut) PAS() []byte { return v[272:] }
+
+// NICVPortContext is a view of struct mlx5_ifc_nic_vport_context_bits.
+type NICVPortContext []byte
+
+// NICVPortContextSize is the size of a NICVPortContext in bytes, without a trailing array.
+const NICVPortContextSize = 256
+
+// MinWQEInlineMode returns min_wqe_inline_mode (3 bits at bit 0x5).
+func (v NICVPortContext) MinWQEInlineMode() uint8 { return v[0] >> 0 & 0x7 }
+
+// SetMinWQEInlineMode sets min_wqe_inline_mode; higher bits of x are dropped.
+func (v NICVPortContext) SetMinWQEInlineMode(x uint8) { v[0] = v[0]&^(0x7<<0) | x&0x7<<0 }
+
+// DisableMcLocalLb returns disable_mc_local_lb (1 bits at bit 0x1d).
+func (v NICVPortContext) DisableMcLocalLb() bool { return v[3]&0x4 != 0 }
+
+// SetDisableMcLocalLb sets disable_mc_local_lb.
+func (v NICVPortContext) SetDisableMcLocalLb(x bool) { v[3] = bit(v[3], 0x4, x) }
+
+// DisableUCLocalLb returns disable_uc_local_lb (1 bits at bit 0x1e).
+func (v NICVPortContext) DisableUCLocalLb() bool { return v[3]&0x2 != 0 }
+
+// SetDisableUCLocalLb sets disable_uc_local_lb.
+func (v NICVPortContext) SetDisableUCLocalLb(x bool) { v[3] = bit(v[3], 0x2, x) }
+
+// RoCEEn returns roce_en (1 bits at bit 0x1f).
+func (v NICVPortContext) RoCEEn() bool { return v[3]&0x1 != 0 }
+
+// SetRoCEEn sets roce_en.
+func (v NICVPortContext) SetRoCEEn(x bool) { v[3] = bit(v[3], 0x1, x) }
+
+// ArmChangeEvent returns arm_change_event (1 bits at bit 0x20).
+func (v NICVPortContext) ArmChangeEvent() bool { return v[4]&0x80 != 0 }
+
+// SetArmChangeEvent sets arm_change_event.
+func (v NICVPortContext) SetArmChangeEvent(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// EventOnMTU returns event_on_mtu (1 bits at bit 0x3b).
+func (v NICVPortContext) EventOnMTU() bool { return v[7]&0x10 != 0 }
+
+// SetEventOnMTU sets event_on_mtu.
+func (v NICVPortContext) SetEventOnMTU(x bool) { v[7] = bit(v[7], 0x10, x) }
+
+// EventOnPromiscChange returns event_on_promisc_change (1 bits at bit 0x3c).
+func (v NICVPortContext) EventOnPromiscChange() bool { return v[7]&0x8 != 0 }
+
+// SetEventOnPromiscChange sets event_on_promisc_change.
+func (v NICVPortContext) SetEventOnPromiscChange(x bool) { v[7] = bit(v[7], 0x8, x) }
+
+// EventOnVLANChange returns event_on_vlan_change (1 bits at bit 0x3d).
+func (v NICVPortContext) EventOnVLANChange() bool { return v[7]&0x4 != 0 }
+
+// SetEventOnVLANChange sets event_on_vlan_change.
+func (v NICVPortContext) SetEventOnVLANChange(x bool) { v[7] = bit(v[7], 0x4, x) }
+
+// EventOnMcAddressChange returns event_on_mc_address_change (1 bits at bit 0x3e).
+func (v NICVPortContext) EventOnMcAddressChange() bool { return v[7]&0x2 != 0 }
+
+// SetEventOnMcAddressChange sets event_on_mc_address_change.
+func (v NICVPortContext) SetEventOnMcAddressChange(x bool) { v[7] = bit(v[7], 0x2, x) }
+
+// EventOnUCAddressChange returns event_on_uc_address_change (1 bits at bit 0x3f).
+func (v NICVPortContext) EventOnUCAddressChange() bool { return v[7]&0x1 != 0 }
+
+// SetEventOnUCAddressChange sets event_on_uc_address_change.
+func (v NICVPortContext) SetEventOnUCAddressChange(x bool) { v[7] = bit(v[7], 0x1, x) }
+
+// VHCAIDType returns vhca_id_type (1 bits at bit 0x40).
+func (v NICVPortContext) VHCAIDType() bool { return v[8]&0x80 != 0 }
+
+// SetVHCAIDType sets vhca_id_type.
+func (v NICVPortContext) SetVHCAIDType(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// AffiliationCriteria returns affiliation_criteria (4 bits at bit 0x4c).
+func (v NICVPortContext) AffiliationCriteria() uint8 { return v[9] >> 0 & 0xf }
+
+// SetAffiliationCriteria sets affiliation_criteria; higher bits of x are dropped.
+func (v NICVPortContext) SetAffiliationCriteria(x uint8) { v[9] = v[9]&^(0xf<<0) | x&0xf<<0 }
+
+// AffiliatedVHCAID returns affiliated_vhca_id (16 bits at bit 0x50).
+func (v NICVPortContext) AffiliatedVHCAID() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetAffiliatedVHCAID sets affiliated_vhca_id.
+func (v NICVPortContext) SetAffiliatedVHCAID(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// MTU returns mtu (16 bits at bit 0x130).
+func (v NICVPortContext) MTU() uint16 { return binary.BigEndian.Uint16(v[38:]) }
+
+// SetMTU sets mtu.
+func (v NICVPortContext) SetMTU(x uint16) { binary.BigEndian.PutUint16(v[38:], x) }
+
+// SystemImageGuid returns system_image_guid (64 bits at bit 0x140).
+func (v NICVPortContext) SystemImageGuid() uint64 { return binary.BigEndian.Uint64(v[40:]) }
+
+// SetSystemImageGuid sets system_image_guid.
+func (v NICVPortContext) SetSystemImageGuid(x uint64) { binary.BigEndian.PutUint64(v[40:], x) }
+
+// PortGuid returns port_guid (64 bits at bit 0x180).
+func (v NICVPortContext) PortGuid() uint64 { return binary.BigEndian.Uint64(v[48:]) }
+
+// SetPortGuid sets port_guid.
+func (v NICVPortContext) SetPortGuid(x uint64) { binary.BigEndian.PutUint64(v[48:], x) }
+
+// NodeGuid returns node_guid (64 bits at bit 0x1c0).
+func (v NICVPortContext) NodeGuid() uint64 { return binary.BigEndian.Uint64(v[56:]) }
+
+// SetNodeGuid sets node_guid.
+func (v NICVPortContext) SetNodeGuid(x uint64) { binary.BigEndian.PutUint64(v[56:], x) }
+
+// QkeyViolationCounter returns qkey_violation_counter (16 bits at bit 0x340).
+func (v NICVPortContext) QkeyViolationCounter() uint16 { return binary.BigEndian.Uint16(v[104:]) }
+
+// SetQkeyViolationCounter sets qkey_violation_counter.
+func (v NICVPortContext) SetQkeyViolationCounter(x uint16) { binary.BigEndian.PutUint16(v[104:], x) }
+
+// PromiscUC returns promisc_uc (1 bits at bit 0x780).
+func (v NICVPortContext) PromiscUC() bool { return v[240]&0x80 != 0 }
+
+// SetPromiscUC sets promisc_uc.
+func (v NICVPortContext) SetPromiscUC(x bool) { v[240] = bit(v[240], 0x80, x) }
+
+// PromiscMc returns promisc_mc (1 bits at bit 0x781).
+func (v NICVPortContext) PromiscMc() bool { return v[240]&0x40 != 0 }
+
+// SetPromiscMc sets promisc_mc.
+func (v NICVPortContext) SetPromiscMc(x bool) { v[240] = bit(v[240], 0x40, x) }
+
+// PromiscAll returns promisc_all (1 bits at bit 0x782).
+func (v NICVPortContext) PromiscAll() bool { return v[240]&0x20 != 0 }
+
+// SetPromiscAll sets promisc_all.
+func (v NICVPortContext) SetPromiscAll(x bool) { v[240] = bit(v[240], 0x20, x) }
+
+// AllowedListType returns allowed_list_type (3 bits at bit 0x785).
+func (v NICVPortContext) AllowedListType() uint8 { return v[240] >> 0 & 0x7 }
+
+// SetAllowedListType sets allowed_list_type; higher bits of x are dropped.
+func (v NICVPortContext) SetAllowedListType(x uint8) { v[240] = v[240]&^(0x7<<0) | x&0x7<<0 }
+
+// AllowedListSize returns allowed_list_size (12 bits at bit 0x794).
+func (v NICVPortContext) AllowedListSize() uint16 { return uint16(get32(v[240:], 0, 12)) }
+
+// SetAllowedListSize sets allowed_list_size; higher bits of x are dropped.
+func (v NICVPortContext) SetAllowedListSize(x uint16) { put32(v[240:], 0, 12, uint32(x)) }
+
+// PermanentAddress returns the 8 bytes of permanent_address, which alias v.
+func (v NICVPortContext) PermanentAddress() []byte { return []byte(v[244:252:252]) }
+
+// CurrentUCMACAddress returns the trailing array: 64-bit elements up to the end of v.
+func (v NICVPortContext) CurrentUCMACAddress() []byte { return v[256:] }
+
+// QueryNICVPortContextIn is a view of struct mlx5_ifc_query_nic_vport_context_in_bits.
+type QueryNICVPortContextIn []byte
+
+// QueryNICVPortContextInSize is the size of a QueryNICVPortContextIn in bytes, without a trailing array.
+const QueryNICVPortContextInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryNICVPortContextIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryNICVPortContextIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryNICVPortContextIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryNICVPortContextIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v QueryNICVPortContextIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v QueryNICVPortContextIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v QueryNICVPortContextIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v QueryNICVPortContextIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// AllowedListType returns allowed_list_type (3 bits at bit 0x65).
+func (v QueryNICVPortContextIn) AllowedListType() uint8 { return v[12] >> 0 & 0x7 }
+
+// SetAllowedListType sets allowed_list_type; higher bits of x are dropped.
+func (v QueryNICVPortContextIn) SetAllowedListType(x uint8) { v[12] = v[12]&^(0x7<<0) | x&0x7<<0 }
+
+// QueryNICVPortContextOut is a view of struct mlx5_ifc_query_nic_vport_context_out_bits.
+type QueryNICVPortContextOut []byte
+
+// QueryNICVPortContextOutSize is the size of a QueryNICVPortContextOut in bytes, without a trailing array.
+const QueryNICVPortContextOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryNICVPortContextOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryNICVPortContextOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryNICVPortContextOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryNICVPortContextOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// NICVPortContext returns the 256 bytes of nic_vport_context, which alias v.
+func (v QueryNICVPortContextOut) NICVPortContext() NICVPortContext {
+	return NICVPortContext(v[16:272:272])
+}
+
+// ModifyNICVPortFieldSelect is a view of struct mlx5_ifc_modify_nic_vport_field_select_bits.
+type ModifyNICVPortFieldSelect []byte
+
+// ModifyNICVPortFieldSelectSize is the size of a ModifyNICVPortFieldSelect in bytes, without a trailing array.
+const ModifyNICVPortFieldSelectSize = 4
+
+// Affiliation returns affiliation (1 bits at bit 0x12).
+func (v ModifyNICVPortFieldSelect) Affiliation() bool { return v[2]&0x20 != 0 }
+
+// SetAffiliation sets affiliation.
+func (v ModifyNICVPortFieldSelect) SetAffiliation(x bool) { v[2] = bit(v[2], 0x20, x) }
+
+// DisableUCLocalLb returns disable_uc_local_lb (1 bits at bit 0x14).
+func (v ModifyNICVPortFieldSelect) DisableUCLocalLb() bool { return v[2]&0x8 != 0 }
+
+// SetDisableUCLocalLb sets disable_uc_local_lb.
+func (v ModifyNICVPortFieldSelect) SetDisableUCLocalLb(x bool) { v[2] = bit(v[2], 0x8, x) }
+
+// DisableMcLocalLb returns disable_mc_local_lb (1 bits at bit 0x15).
+func (v ModifyNICVPortFieldSelect) DisableMcLocalLb() bool { return v[2]&0x4 != 0 }
+
+// SetDisableMcLocalLb sets disable_mc_local_lb.
+func (v ModifyNICVPortFieldSelect) SetDisableMcLocalLb(x bool) { v[2] = bit(v[2], 0x4, x) }
+
+// NodeGuid returns node_guid (1 bits at bit 0x16).
+func (v ModifyNICVPortFieldSelect) NodeGuid() bool { return v[2]&0x2 != 0 }
+
+// SetNodeGuid sets node_guid.
+func (v ModifyNICVPortFieldSelect) SetNodeGuid(x bool) { v[2] = bit(v[2], 0x2, x) }
+
+// PortGuid returns port_guid (1 bits at bit 0x17).
+func (v ModifyNICVPortFieldSelect) PortGuid() bool { return v[2]&0x1 != 0 }
+
+// SetPortGuid sets port_guid.
+func (v ModifyNICVPortFieldSelect) SetPortGuid(x bool) { v[2] = bit(v[2], 0x1, x) }
+
+// MinInline returns min_inline (1 bits at bit 0x18).
+func (v ModifyNICVPortFieldSelect) MinInline() bool { return v[3]&0x80 != 0 }
+
+// SetMinInline sets min_inline.
+func (v ModifyNICVPortFieldSelect) SetMinInline(x bool) { v[3] = bit(v[3], 0x80, x) }
+
+// MTU returns mtu (1 bits at bit 0x19).
+func (v ModifyNICVPortFieldSelect) MTU() bool { return v[3]&0x40 != 0 }
+
+// SetMTU sets mtu.
+func (v ModifyNICVPortFieldSelect) SetMTU(x bool) { v[3] = bit(v[3], 0x40, x) }
+
+// ChangeEvent returns change_event (1 bits at bit 0x1a).
+func (v ModifyNICVPortFieldSelect) ChangeEvent() bool { return v[3]&0x20 != 0 }
+
+// SetChangeEvent sets change_event.
+func (v ModifyNICVPortFieldSelect) SetChangeEvent(x bool) { v[3] = bit(v[3], 0x20, x) }
+
+// Promisc returns promisc (1 bits at bit 0x1b).
+func (v ModifyNICVPortFieldSelect) Promisc() bool { return v[3]&0x10 != 0 }
+
+// SetPromisc sets promisc.
+func (v ModifyNICVPortFieldSelect) SetPromisc(x bool) { v[3] = bit(v[3], 0x10, x) }
+
+// PermanentAddress returns permanent_address (1 bits at bit 0x1c).
+func (v ModifyNICVPortFieldSelect) PermanentAddress() bool { return v[3]&0x8 != 0 }
+
+// SetPermanentAddress sets permanent_address.
+func (v ModifyNICVPortFieldSelect) SetPermanentAddress(x bool) { v[3] = bit(v[3], 0x8, x) }
+
+// AddressesList returns addresses_list (1 bits at bit 0x1d).
+func (v ModifyNICVPortFieldSelect) AddressesList() bool { return v[3]&0x4 != 0 }
+
+// SetAddressesList sets addresses_list.
+func (v ModifyNICVPortFieldSelect) SetAddressesList(x bool) { v[3] = bit(v[3], 0x4, x) }
+
+// RoCEEn returns roce_en (1 bits at bit 0x1e).
+func (v ModifyNICVPortFieldSelect) RoCEEn() bool { return v[3]&0x2 != 0 }
+
+// SetRoCEEn sets roce_en.
+func (v ModifyNICVPortFieldSelect) SetRoCEEn(x bool) { v[3] = bit(v[3], 0x2, x) }
+
+// ModifyNICVPortContextIn is a view of struct mlx5_ifc_modify_nic_vport_context_in_bits.
+type ModifyNICVPortContextIn []byte
+
+// ModifyNICVPortContextInSize is the size of a ModifyNICVPortContextIn in bytes, without a trailing array.
+const ModifyNICVPortContextInSize = 512
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifyNICVPortContextIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifyNICVPortContextIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyNICVPortContextIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifyNICVPortContextIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v ModifyNICVPortContextIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v ModifyNICVPortContextIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v ModifyNICVPortContextIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v ModifyNICVPortContextIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// FieldSelect returns the 4 bytes of field_select, which alias v.
+func (v ModifyNICVPortContextIn) FieldSelect() ModifyNICVPortFieldSelect {
+	return ModifyNICVPortFieldSelect(v[12:16:16])
+}
+
+// NICVPortContext returns the 256 bytes of nic_vport_context, which alias v.
+func (v ModifyNICVPortContextIn) NICVPortContext() NICVPortContext {
+	return NICVPortContext(v[256:512:512])
+}
+
+// ModifyNICVPortContextOut is a view of struct mlx5_ifc_modify_nic_vport_context_out_bits.
+type ModifyNICVPortContextOut []byte
+
+// ModifyNICVPortContextOutSize is the size of a ModifyNICVPortContextOut in bytes, without a trailing array.
+const ModifyNICVPortContextOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifyNICVPortContextOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifyNICVPortContextOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifyNICVPortContextOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifyNICVPortContextOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// QueryVPortStateIn is a view of struct mlx5_ifc_query_vport_state_in_bits.
+type QueryVPortStateIn []byte
+
+// QueryVPortStateInSize is the size of a QueryVPortStateIn in bytes, without a trailing array.
+const QueryVPortStateInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryVPortStateIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryVPortStateIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryVPortStateIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryVPortStateIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v QueryVPortStateIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v QueryVPortStateIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v QueryVPortStateIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v QueryVPortStateIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// QueryVPortStateOut is a view of struct mlx5_ifc_query_vport_state_out_bits.
+type QueryVPortStateOut []byte
+
+// QueryVPortStateOutSize is the size of a QueryVPortStateOut in bytes, without a trailing array.
+const QueryVPortStateOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryVPortStateOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryVPortStateOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryVPortStateOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryVPortStateOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// AdminState returns admin_state (4 bits at bit 0x78).
+func (v QueryVPortStateOut) AdminState() uint8 { return v[15] >> 4 & 0xf }
+
+// SetAdminState sets admin_state; higher bits of x are dropped.
+func (v QueryVPortStateOut) SetAdminState(x uint8) { v[15] = v[15]&^(0xf<<4) | x&0xf<<4 }
+
+// State returns state (4 bits at bit 0x7c).
+func (v QueryVPortStateOut) State() uint8 { return v[15] >> 0 & 0xf }
+
+// SetState sets state; higher bits of x are dropped.
+func (v QueryVPortStateOut) SetState(x uint8) { v[15] = v[15]&^(0xf<<0) | x&0xf<<0 }
+
+// ModifyVPortStateIn is a view of struct mlx5_ifc_modify_vport_state_in_bits.
+type ModifyVPortStateIn []byte
+
+// ModifyVPortStateInSize is the size of a ModifyVPortStateIn in bytes, without a trailing array.
+const ModifyVPortStateInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifyVPortStateIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifyVPortStateIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyVPortStateIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifyVPortStateIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v ModifyVPortStateIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v ModifyVPortStateIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v ModifyVPortStateIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v ModifyVPortStateIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// AdminState returns admin_state (4 bits at bit 0x78).
+func (v ModifyVPortStateIn) AdminState() uint8 { return v[15] >> 4 & 0xf }
+
+// SetAdminState sets admin_state; higher bits of x are dropped.
+func (v ModifyVPortStateIn) SetAdminState(x uint8) { v[15] = v[15]&^(0xf<<4) | x&0xf<<4 }
+
+// ModifyVPortStateOut is a view of struct mlx5_ifc_modify_vport_state_out_bits.
+type ModifyVPortStateOut []byte
+
+// ModifyVPortStateOutSize is the size of a ModifyVPortStateOut in bytes, without a trailing array.
+const ModifyVPortStateOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifyVPortStateOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifyVPortStateOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifyVPortStateOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifyVPortStateOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// QueryHCAVPortPkeyIn is a view of struct mlx5_ifc_query_hca_vport_pkey_in_bits.
+type QueryHCAVPortPkeyIn []byte
+
+// QueryHCAVPortPkeyInSize is the size of a QueryHCAVPortPkeyIn in bytes, without a trailing array.
+const QueryHCAVPortPkeyInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryHCAVPortPkeyIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryHCAVPortPkeyIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryHCAVPortPkeyIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryHCAVPortPkeyIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v QueryHCAVPortPkeyIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v QueryHCAVPortPkeyIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// PortNum returns port_num (4 bits at bit 0x4c).
+func (v QueryHCAVPortPkeyIn) PortNum() uint8 { return v[9] >> 0 & 0xf }
+
+// SetPortNum sets port_num; higher bits of x are dropped.
+func (v QueryHCAVPortPkeyIn) SetPortNum(x uint8) { v[9] = v[9]&^(0xf<<0) | x&0xf<<0 }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v QueryHCAVPortPkeyIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v QueryHCAVPortPkeyIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// PkeyIndex returns pkey_index (16 bits at bit 0x70).
+func (v QueryHCAVPortPkeyIn) PkeyIndex() uint16 { return binary.BigEndian.Uint16(v[14:]) }
+
+// SetPkeyIndex sets pkey_index.
+func (v QueryHCAVPortPkeyIn) SetPkeyIndex(x uint16) { binary.BigEndian.PutUint16(v[14:], x) }
+
+// QueryHCAVPortPkeyOut is a view of struct mlx5_ifc_query_hca_vport_pkey_out_bits.
+type QueryHCAVPortPkeyOut []byte
+
+// QueryHCAVPortPkeyOutSize is the size of a QueryHCAVPortPkeyOut in bytes, without a trailing array.
+const QueryHCAVPortPkeyOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryHCAVPortPkeyOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryHCAVPortPkeyOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryHCAVPortPkeyOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryHCAVPortPkeyOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// Pkey returns the trailing array: 32-bit elements up to the end of v.
+func (v QueryHCAVPortPkeyOut) Pkey() []byte { return v[16:] }
+
+// QueryVPortCounterIn is a view of struct mlx5_ifc_query_vport_counter_in_bits.
+type QueryVPortCounterIn []byte
+
+// QueryVPortCounterInSize is the size of a QueryVPortCounterIn in bytes, without a trailing array.
+const QueryVPortCounterInSize = 32
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryVPortCounterIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryVPortCounterIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryVPortCounterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryVPortCounterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v QueryVPortCounterIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v QueryVPortCounterIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// PortNum returns port_num (4 bits at bit 0x4c).
+func (v QueryVPortCounterIn) PortNum() uint8 { return v[9] >> 0 & 0xf }
+
+// SetPortNum sets port_num; higher bits of x are dropped.
+func (v QueryVPortCounterIn) SetPortNum(x uint8) { v[9] = v[9]&^(0xf<<0) | x&0xf<<0 }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v QueryVPortCounterIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v QueryVPortCounterIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// Clear returns clear (1 bits at bit 0xc0).
+func (v QueryVPortCounterIn) Clear() bool { return v[24]&0x80 != 0 }
+
+// SetClear sets clear.
+func (v QueryVPortCounterIn) SetClear(x bool) { v[24] = bit(v[24], 0x80, x) }
+
+// QueryVPortCounterOut is a view of struct mlx5_ifc_query_vport_counter_out_bits.
+type QueryVPortCounterOut []byte
+
+// QueryVPortCounterOutSize is the size of a QueryVPortCounterOut in bytes, without a trailing array.
+const QueryVPortCounterOutSize = 528
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryVPortCounterOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryVPortCounterOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryVPortCounterOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryVPortCounterOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// ReceivedErrors returns the 16 bytes of received_errors, which alias v.
+func (v QueryVPortCounterOut) ReceivedErrors() []byte { return []byte(v[16:32:32]) }
+
+// TransmitErrors returns the 16 bytes of transmit_errors, which alias v.
+func (v QueryVPortCounterOut) TransmitErrors() []byte { return []byte(v[32:48:48]) }
+
+// ReceivedIBUnicast returns the 16 bytes of received_ib_unicast, which alias v.
+func (v QueryVPortCounterOut) ReceivedIBUnicast() []byte { return []byte(v[48:64:64]) }
+
+// TransmittedIBUnicast returns the 16 bytes of transmitted_ib_unicast, which alias v.
+func (v QueryVPortCounterOut) TransmittedIBUnicast() []byte { return []byte(v[64:80:80]) }
+
+// ReceivedIBMulticast returns the 16 bytes of received_ib_multicast, which alias v.
+func (v QueryVPortCounterOut) ReceivedIBMulticast() []byte { return []byte(v[80:96:96]) }
+
+// TransmittedIBMulticast returns the 16 bytes of transmitted_ib_multicast, which alias v.
+func (v QueryVPortCounterOut) TransmittedIBMulticast() []byte { return []byte(v[96:112:112]) }
+
+// ReceivedEthBroadcast returns the 16 bytes of received_eth_broadcast, which alias v.
+func (v QueryVPortCounterOut) ReceivedEthBroadcast() []byte { return []byte(v[112:128:128]) }
+
+// TransmittedEthBroadcast returns the 16 bytes of transmitted_eth_broadcast, which alias v.
+func (v QueryVPortCounterOut) TransmittedEthBroadcast() []byte { return []byte(v[128:144:144]) }
+
+// ReceivedEthUnicast returns the 16 bytes of received_eth_unicast, which alias v.
+func (v QueryVPortCounterOut) ReceivedEthUnicast() []byte { return []byte(v[144:160:160]) }
+
+// TransmittedEthUnicast returns the 16 bytes of transmitted_eth_unicast, which alias v.
+func (v QueryVPortCounterOut) TransmittedEthUnicast() []byte { return []byte(v[160:176:176]) }
+
+// ReceivedEthMulticast returns the 16 bytes of received_eth_multicast, which alias v.
+func (v QueryVPortCounterOut) ReceivedEthMulticast() []byte { return []byte(v[176:192:192]) }
+
+// TransmittedEthMulticast returns the 16 bytes of transmitted_eth_multicast, which alias v.
+func (v QueryVPortCounterOut) TransmittedEthMulticast() []byte { return []byte(v[192:208:208]) }
+
+// AllocXRCDIn is a view of struct mlx5_ifc_alloc_xrcd_in_bits.
+type AllocXRCDIn []byte
+
+// AllocXRCDInSize is the size of a AllocXRCDIn in bytes, without a trailing array.
+const AllocXRCDInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v AllocXRCDIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v AllocXRCDIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v AllocXRCDIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v AllocXRCDIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v AllocXRCDIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v AllocXRCDIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// AllocXRCDOut is a view of struct mlx5_ifc_alloc_xrcd_out_bits.
+type AllocXRCDOut []byte
+
+// AllocXRCDOutSize is the size of a AllocXRCDOut in bytes, without a trailing array.
+const AllocXRCDOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v AllocXRCDOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v AllocXRCDOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v AllocXRCDOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v AllocXRCDOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// XRCD returns xrcd (24 bits at bit 0x48).
+func (v AllocXRCDOut) XRCD() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetXRCD sets xrcd; higher bits of x are dropped.
+func (v AllocXRCDOut) SetXRCD(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DeallocXRCDIn is a view of struct mlx5_ifc_dealloc_xrcd_in_bits.
+type DeallocXRCDIn []byte
+
+// DeallocXRCDInSize is the size of a DeallocXRCDIn in bytes, without a trailing array.
+const DeallocXRCDInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DeallocXRCDIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DeallocXRCDIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DeallocXRCDIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DeallocXRCDIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DeallocXRCDIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DeallocXRCDIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// XRCD returns xrcd (24 bits at bit 0x48).
+func (v DeallocXRCDIn) XRCD() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetXRCD sets xrcd; higher bits of x are dropped.
+func (v DeallocXRCDIn) SetXRCD(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DeallocXRCDOut is a view of struct mlx5_ifc_dealloc_xrcd_out_bits.
+type DeallocXRCDOut []byte
+
+// DeallocXRCDOutSize is the size of a DeallocXRCDOut in bytes, without a trailing array.
+const DeallocXRCDOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DeallocXRCDOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DeallocXRCDOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DeallocXRCDOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DeallocXRCDOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// AllocTransportDomainIn is a view of struct mlx5_ifc_alloc_transport_domain_in_bits.
+type AllocTransportDomainIn []byte
+
+// AllocTransportDomainInSize is the size of a AllocTransportDomainIn in bytes, without a trailing array.
+const AllocTransportDomainInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v AllocTransportDomainIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v AllocTransportDomainIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v AllocTransportDomainIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v AllocTransportDomainIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v AllocTransportDomainIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v AllocTransportDomainIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// AllocTransportDomainOut is a view of struct mlx5_ifc_alloc_transport_domain_out_bits.
+type AllocTransportDomainOut []byte
+
+// AllocTransportDomainOutSize is the size of a AllocTransportDomainOut in bytes, without a trailing array.
+const AllocTransportDomainOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v AllocTransportDomainOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v AllocTransportDomainOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v AllocTransportDomainOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v AllocTransportDomainOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// TransportDomain returns transport_domain (24 bits at bit 0x48).
+func (v AllocTransportDomainOut) TransportDomain() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTransportDomain sets transport_domain; higher bits of x are dropped.
+func (v AllocTransportDomainOut) SetTransportDomain(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DeallocTransportDomainIn is a view of struct mlx5_ifc_dealloc_transport_domain_in_bits.
+type DeallocTransportDomainIn []byte
+
+// DeallocTransportDomainInSize is the size of a DeallocTransportDomainIn in bytes, without a trailing array.
+const DeallocTransportDomainInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DeallocTransportDomainIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DeallocTransportDomainIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DeallocTransportDomainIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DeallocTransportDomainIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DeallocTransportDomainIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DeallocTransportDomainIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// TransportDomain returns transport_domain (24 bits at bit 0x48).
+func (v DeallocTransportDomainIn) TransportDomain() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTransportDomain sets transport_domain; higher bits of x are dropped.
+func (v DeallocTransportDomainIn) SetTransportDomain(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DeallocTransportDomainOut is a view of struct mlx5_ifc_dealloc_transport_domain_out_bits.
+type DeallocTransportDomainOut []byte
+
+// DeallocTransportDomainOutSize is the size of a DeallocTransportDomainOut in bytes, without a trailing array.
+const DeallocTransportDomainOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DeallocTransportDomainOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DeallocTransportDomainOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DeallocTransportDomainOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DeallocTransportDomainOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// WQ is a view of struct mlx5_ifc_wq_bits.
+type WQ []byte
+
+// WQSize is the size of a WQ in bytes, without a trailing array.
+const WQSize = 192
+
+// WQType returns wq_type (4 bits at bit 0x0).
+func (v WQ) WQType() uint8 { return v[0] >> 4 & 0xf }
+
+// SetWQType sets wq_type; higher bits of x are dropped.
+func (v WQ) SetWQType(x uint8) { v[0] = v[0]&^(0xf<<4) | x&0xf<<4 }
+
+// WQSignature returns wq_signature (1 bits at bit 0x4).
+func (v WQ) WQSignature() bool { return v[0]&0x8 != 0 }
+
+// SetWQSignature sets wq_signature.
+func (v WQ) SetWQSignature(x bool) { v[0] = bit(v[0], 0x8, x) }
+
+// EndPaddingMode returns end_padding_mode (2 bits at bit 0x5).
+func (v WQ) EndPaddingMode() uint8 { return v[0] >> 1 & 0x3 }
+
+// SetEndPaddingMode sets end_padding_mode; higher bits of x are dropped.
+func (v WQ) SetEndPaddingMode(x uint8) { v[0] = v[0]&^(0x3<<1) | x&0x3<<1 }
+
+// CdSlave returns cd_slave (1 bits at bit 0x7).
+func (v WQ) CdSlave() bool { return v[0]&0x1 != 0 }
+
+// SetCdSlave sets cd_slave.
+func (v WQ) SetCdSlave(x bool) { v[0] = bit(v[0], 0x1, x) }
+
+// HdsSkipFirstSge returns hds_skip_first_sge (1 bits at bit 0x20).
+func (v WQ) HdsSkipFirstSge() bool { return v[4]&0x80 != 0 }
+
+// SetHdsSkipFirstSge sets hds_skip_first_sge.
+func (v WQ) SetHdsSkipFirstSge(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// Log2HdsBufSize returns log2_hds_buf_size (3 bits at bit 0x21).
+func (v WQ) Log2HdsBufSize() uint8 { return v[4] >> 4 & 0x7 }
+
+// SetLog2HdsBufSize sets log2_hds_buf_size; higher bits of x are dropped.
+func (v WQ) SetLog2HdsBufSize(x uint8) { v[4] = v[4]&^(0x7<<4) | x&0x7<<4 }
+
+// PageOffset returns page_offset (5 bits at bit 0x2b).
+func (v WQ) PageOffset() uint8 { return v[5] >> 0 & 0x1f }
+
+// SetPageOffset sets page_offset; higher bits of x are dropped.
+func (v WQ) SetPageOffset(x uint8) { v[5] = v[5]&^(0x1f<<0) | x&0x1f<<0 }
+
+// Lwm returns lwm (16 bits at bit 0x30).
+func (v WQ) Lwm() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetLwm sets lwm.
+func (v WQ) SetLwm(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// PD returns pd (24 bits at bit 0x48).
+func (v WQ) PD() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetPD sets pd; higher bits of x are dropped.
+func (v WQ) SetPD(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// UARPage returns uar_page (24 bits at bit 0x68).
+func (v WQ) UARPage() uint32 { return uint32(get32(v[12:], 0, 24)) }
+
+// SetUARPage sets uar_page; higher bits of x are dropped.
+func (v WQ) SetUARPage(x uint32) { put32(v[12:], 0, 24, uint32(x)) }
+
+// DBRAddr returns dbr_addr (64 bits at bit 0x80).
+func (v WQ) DBRAddr() uint64 { return binary.BigEndian.Uint64(v[16:]) }
+
+// SetDBRAddr sets dbr_addr.
+func (v WQ) SetDBRAddr(x uint64) { binary.BigEndian.PutUint64(v[16:], x) }
+
+// HWCounter returns hw_counter (32 bits at bit 0xc0).
+func (v WQ) HWCounter() uint32 { return binary.BigEndian.Uint32(v[24:]) }
+
+// SetHWCounter sets hw_counter.
+func (v WQ) SetHWCounter(x uint32) { binary.BigEndian.PutUint32(v[24:], x) }
+
+// SwCounter returns sw_counter (32 bits at bit 0xe0).
+func (v WQ) SwCounter() uint32 { return binary.BigEndian.Uint32(v[28:]) }
+
+// SetSwCounter sets sw_counter.
+func (v WQ) SetSwCounter(x uint32) { binary.BigEndian.PutUint32(v[28:], x) }
+
+// LogWQStride returns log_wq_stride (4 bits at bit 0x10c).
+func (v WQ) LogWQStride() uint8 { return v[33] >> 0 & 0xf }
+
+// SetLogWQStride sets log_wq_stride; higher bits of x are dropped.
+func (v WQ) SetLogWQStride(x uint8) { v[33] = v[33]&^(0xf<<0) | x&0xf<<0 }
+
+// LogWQPgSz returns log_wq_pg_sz (5 bits at bit 0x113).
+func (v WQ) LogWQPgSz() uint8 { return v[34] >> 0 & 0x1f }
+
+// SetLogWQPgSz sets log_wq_pg_sz; higher bits of x are dropped.
+func (v WQ) SetLogWQPgSz(x uint8) { v[34] = v[34]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogWQSz returns log_wq_sz (5 bits at bit 0x11b).
+func (v WQ) LogWQSz() uint8 { return v[35] >> 0 & 0x1f }
+
+// SetLogWQSz sets log_wq_sz; higher bits of x are dropped.
+func (v WQ) SetLogWQSz(x uint8) { v[35] = v[35]&^(0x1f<<0) | x&0x1f<<0 }
+
+// DBRUmemValid returns dbr_umem_valid (1 bits at bit 0x120).
+func (v WQ) DBRUmemValid() bool { return v[36]&0x80 != 0 }
+
+// SetDBRUmemValid sets dbr_umem_valid.
+func (v WQ) SetDBRUmemValid(x bool) { v[36] = bit(v[36], 0x80, x) }
+
+// WQUmemValid returns wq_umem_valid (1 bits at bit 0x121).
+func (v WQ) WQUmemValid() bool { return v[36]&0x40 != 0 }
+
+// SetWQUmemValid sets wq_umem_valid.
+func (v WQ) SetWQUmemValid(x bool) { v[36] = bit(v[36], 0x40, x) }
+
+// LogHairpinNumPackets returns log_hairpin_num_packets (5 bits at bit 0x123).
+func (v WQ) LogHairpinNumPackets() uint8 { return v[36] >> 0 & 0x1f }
+
+// SetLogHairpinNumPackets sets log_hairpin_num_packets; higher bits of x are dropped.
+func (v WQ) SetLogHairpinNumPackets(x uint8) { v[36] = v[36]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogHairpinDataSz returns log_hairpin_data_sz (5 bits at bit 0x12b).
+func (v WQ) LogHairpinDataSz() uint8 { return v[37] >> 0 & 0x1f }
+
+// SetLogHairpinDataSz sets log_hairpin_data_sz; higher bits of x are dropped.
+func (v WQ) SetLogHairpinDataSz(x uint8) { v[37] = v[37]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogWQENumOfStrides returns log_wqe_num_of_strides (4 bits at bit 0x134).
+func (v WQ) LogWQENumOfStrides() uint8 { return v[38] >> 0 & 0xf }
+
+// SetLogWQENumOfStrides sets log_wqe_num_of_strides; higher bits of x are dropped.
+func (v WQ) SetLogWQENumOfStrides(x uint8) { v[38] = v[38]&^(0xf<<0) | x&0xf<<0 }
+
+// TwoByteShiftEn returns two_byte_shift_en (1 bits at bit 0x138).
+func (v WQ) TwoByteShiftEn() bool { return v[39]&0x80 != 0 }
+
+// SetTwoByteShiftEn sets two_byte_shift_en.
+func (v WQ) SetTwoByteShiftEn(x bool) { v[39] = bit(v[39], 0x80, x) }
+
+// LogWQEStrideSize returns log_wqe_stride_size (3 bits at bit 0x13d).
+func (v WQ) LogWQEStrideSize() uint8 { return v[39] >> 0 & 0x7 }
+
+// SetLogWQEStrideSize sets log_wqe_stride_size; higher bits of x are dropped.
+func (v WQ) SetLogWQEStrideSize(x uint8) { v[39] = v[39]&^(0x7<<0) | x&0x7<<0 }
+
+// HeadersMKey returns headers_mkey (32 bits at bit 0x1c0).
+func (v WQ) HeadersMKey() uint32 { return binary.BigEndian.Uint32(v[56:]) }
+
+// SetHeadersMKey sets headers_mkey.
+func (v WQ) SetHeadersMKey(x uint32) { binary.BigEndian.PutUint32(v[56:], x) }
+
+// ShampoEnable returns shampo_enable (1 bits at bit 0x1e0).
+func (v WQ) ShampoEnable() bool { return v[60]&0x80 != 0 }
+
+// SetShampoEnable sets shampo_enable.
+func (v WQ) SetShampoEnable(x bool) { v[60] = bit(v[60], 0x80, x) }
+
+// LogReservationSize returns log_reservation_size (3 bits at bit 0x1e5).
+func (v WQ) LogReservationSize() uint8 { return v[60] >> 0 & 0x7 }
+
+// SetLogReservationSize sets log_reservation_size; higher bits of x are dropped.
+func (v WQ) SetLogReservationSize(x uint8) { v[60] = v[60]&^(0x7<<0) | x&0x7<<0 }
+
+// LogMaxNumOfPacketsPerReservation returns log_max_num_of_packets_per_reservation (3 bits at bit 0x1ed).
+func (v WQ) LogMaxNumOfPacketsPerReservation() uint8 { return v[61] >> 0 & 0x7 }
+
+// SetLogMaxNumOfPacketsPerReservation sets log_max_num_of_packets_per_reservation; higher bits of x are dropped.
+func (v WQ) SetLogMaxNumOfPacketsPerReservation(x uint8) { v[61] = v[61]&^(0x7<<0) | x&0x7<<0 }
+
+// LogHeadersEntrySize returns log_headers_entry_size (2 bits at bit 0x1f6).
+func (v WQ) LogHeadersEntrySize() uint8 { return v[62] >> 0 & 0x3 }
+
+// SetLogHeadersEntrySize sets log_headers_entry_size; higher bits of x are dropped.
+func (v WQ) SetLogHeadersEntrySize(x uint8) { v[62] = v[62]&^(0x3<<0) | x&0x3<<0 }
+
+// LogHeadersBufferEntryNum returns log_headers_buffer_entry_num (4 bits at bit 0x1fc).
+func (v WQ) LogHeadersBufferEntryNum() uint8 { return v[63] >> 0 & 0xf }
+
+// SetLogHeadersBufferEntryNum sets log_headers_buffer_entry_num; higher bits of x are dropped.
+func (v WQ) SetLogHeadersBufferEntryNum(x uint8) { v[63] = v[63]&^(0xf<<0) | x&0xf<<0 }
+
+// PAS returns the trailing array: 64-bit elements up to the end of v.
+func (v WQ) PAS() []byte { return v[192:] }
+
+// RMPC is a view of struct mlx5_ifc_rmpc_bits.
+type RMPC []byte
+
+// RMPCSize is the size of a RMPC in bytes, without a trailing array.
+const RMPCSize = 240
+
+// State returns state (4 bits at bit 0x8).
+func (v RMPC) State() uint8 { return v[1] >> 4 & 0xf }
+
+// SetState sets state; higher bits of x are dropped.
+func (v RMPC) SetState(x uint8) { v[1] = v[1]&^(0xf<<4) | x&0xf<<4 }
+
+// BasicCyclicRcvWQE returns basic_cyclic_rcv_wqe (1 bits at bit 0x20).
+func (v RMPC) BasicCyclicRcvWQE() bool { return v[4]&0x80 != 0 }
+
+// SetBasicCyclicRcvWQE sets basic_cyclic_rcv_wqe.
+func (v RMPC) SetBasicCyclicRcvWQE(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// WQ returns the 192 bytes of wq, which alias v.
+func (v RMPC) WQ() WQ { return WQ(v[48:240:240]) }
+
+// RMPBitmask is a view of struct mlx5_ifc_rmp_bitmask_bits.
+type RMPBitmask []byte
+
+// RMPBitmaskSize is the size of a RMPBitmask in bytes, without a trailing array.
+const RMPBitmaskSize = 8
+
+// Lwm returns lwm (1 bits at bit 0x3f).
+func (v RMPBitmask) Lwm() bool { return v[7]&0x1 != 0 }
+
+// SetLwm sets lwm.
+func (v RMPBitmask) SetLwm(x bool) { v[7] = bit(v[7], 0x1, x) }
+
+// CreateRMPIn is a view of struct mlx5_ifc_create_rmp_in_bits.
+type CreateRMPIn []byte
+
+// CreateRMPInSize is the size of a CreateRMPIn in bytes, without a trailing array.
+const CreateRMPInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateRMPIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateRMPIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateRMPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateRMPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateRMPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateRMPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v CreateRMPIn) Ctx() RMPC { return RMPC(v[32:272:272]) }
+
+// CreateRMPOut is a view of struct mlx5_ifc_create_rmp_out_bits.
+type CreateRMPOut []byte
+
+// CreateRMPOutSize is the size of a CreateRMPOut in bytes, without a trailing array.
+const CreateRMPOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateRMPOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateRMPOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateRMPOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateRMPOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RMPN returns rmpn (24 bits at bit 0x48).
+func (v CreateRMPOut) RMPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRMPN sets rmpn; higher bits of x are dropped.
+func (v CreateRMPOut) SetRMPN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryRMPIn is a view of struct mlx5_ifc_query_rmp_in_bits.
+type QueryRMPIn []byte
+
+// QueryRMPInSize is the size of a QueryRMPIn in bytes, without a trailing array.
+const QueryRMPInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryRMPIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryRMPIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryRMPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryRMPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RMPN returns rmpn (24 bits at bit 0x48).
+func (v QueryRMPIn) RMPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRMPN sets rmpn; higher bits of x are dropped.
+func (v QueryRMPIn) SetRMPN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryRMPOut is a view of struct mlx5_ifc_query_rmp_out_bits.
+type QueryRMPOut []byte
+
+// QueryRMPOutSize is the size of a QueryRMPOut in bytes, without a trailing array.
+const QueryRMPOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryRMPOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryRMPOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryRMPOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryRMPOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RMPContext returns the 240 bytes of rmp_context, which alias v.
+func (v QueryRMPOut) RMPContext() RMPC { return RMPC(v[32:272:272]) }
+
+// ModifyRMPIn is a view of struct mlx5_ifc_modify_rmp_in_bits.
+type ModifyRMPIn []byte
+
+// ModifyRMPInSize is the size of a ModifyRMPIn in bytes, without a trailing array.
+const ModifyRMPInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifyRMPIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifyRMPIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v ModifyRMPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v ModifyRMPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyRMPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifyRMPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RMPState returns rmp_state (4 bits at bit 0x40).
+func (v ModifyRMPIn) RMPState() uint8 { return v[8] >> 4 & 0xf }
+
+// SetRMPState sets rmp_state; higher bits of x are dropped.
+func (v ModifyRMPIn) SetRMPState(x uint8) { v[8] = v[8]&^(0xf<<4) | x&0xf<<4 }
+
+// RMPN returns rmpn (24 bits at bit 0x48).
+func (v ModifyRMPIn) RMPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRMPN sets rmpn; higher bits of x are dropped.
+func (v ModifyRMPIn) SetRMPN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// Bitmask returns the 8 bytes of bitmask, which alias v.
+func (v ModifyRMPIn) Bitmask() RMPBitmask { return RMPBitmask(v[16:24:24]) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v ModifyRMPIn) Ctx() RMPC { return RMPC(v[32:272:272]) }
+
+// ModifyRMPOut is a view of struct mlx5_ifc_modify_rmp_out_bits.
+type ModifyRMPOut []byte
+
+// ModifyRMPOutSize is the size of a ModifyRMPOut in bytes, without a trailing array.
+const ModifyRMPOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifyRMPOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifyRMPOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifyRMPOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifyRMPOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DestroyRMPIn is a view of struct mlx5_ifc_destroy_rmp_in_bits.
+type DestroyRMPIn []byte
+
+// DestroyRMPInSize is the size of a DestroyRMPIn in bytes, without a trailing array.
+const DestroyRMPInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyRMPIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyRMPIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DestroyRMPIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DestroyRMPIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyRMPIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroyRMPIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RMPN returns rmpn (24 bits at bit 0x48).
+func (v DestroyRMPIn) RMPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRMPN sets rmpn; higher bits of x are dropped.
+func (v DestroyRMPIn) SetRMPN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DestroyRMPOut is a view of struct mlx5_ifc_destroy_rmp_out_bits.
+type DestroyRMPOut []byte
+
+// DestroyRMPOutSize is the size of a DestroyRMPOut in bytes, without a trailing array.
+const DestroyRMPOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyRMPOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyRMPOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyRMPOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyRMPOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// XRCSRQC is a view of struct mlx5_ifc_xrc_srqc_bits.
+type XRCSRQC []byte
+
+// XRCSRQCSize is the size of a XRCSRQC in bytes, without a trailing array.
+const XRCSRQCSize = 64
+
+// State returns state (4 bits at bit 0x0).
+func (v XRCSRQC) State() uint8 { return v[0] >> 4 & 0xf }
+
+// SetState sets state; higher bits of x are dropped.
+func (v XRCSRQC) SetState(x uint8) { v[0] = v[0]&^(0xf<<4) | x&0xf<<4 }
+
+// LogXRCSRQSize returns log_xrc_srq_size (4 bits at bit 0x4).
+func (v XRCSRQC) LogXRCSRQSize() uint8 { return v[0] >> 0 & 0xf }
+
+// SetLogXRCSRQSize sets log_xrc_srq_size; higher bits of x are dropped.
+func (v XRCSRQC) SetLogXRCSRQSize(x uint8) { v[0] = v[0]&^(0xf<<0) | x&0xf<<0 }
+
+// WQSignature returns wq_signature (1 bits at bit 0x20).
+func (v XRCSRQC) WQSignature() bool { return v[4]&0x80 != 0 }
+
+// SetWQSignature sets wq_signature.
+func (v XRCSRQC) SetWQSignature(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// ContSRQ returns cont_srq (1 bits at bit 0x21).
+func (v XRCSRQC) ContSRQ() bool { return v[4]&0x40 != 0 }
+
+// SetContSRQ sets cont_srq.
+func (v XRCSRQC) SetContSRQ(x bool) { v[4] = bit(v[4], 0x40, x) }
+
+// Rlky returns rlky (1 bits at bit 0x23).
+func (v XRCSRQC) Rlky() bool { return v[4]&0x10 != 0 }
+
+// SetRlky sets rlky.
+func (v XRCSRQC) SetRlky(x bool) { v[4] = bit(v[4], 0x10, x) }
+
+// BasicCyclicRcvWQE returns basic_cyclic_rcv_wqe (1 bits at bit 0x24).
+func (v XRCSRQC) BasicCyclicRcvWQE() bool { return v[4]&0x8 != 0 }
+
+// SetBasicCyclicRcvWQE sets basic_cyclic_rcv_wqe.
+func (v XRCSRQC) SetBasicCyclicRcvWQE(x bool) { v[4] = bit(v[4], 0x8, x) }
+
+// LogRQStride returns log_rq_stride (3 bits at bit 0x25).
+func (v XRCSRQC) LogRQStride() uint8 { return v[4] >> 0 & 0x7 }
+
+// SetLogRQStride sets log_rq_stride; higher bits of x are dropped.
+func (v XRCSRQC) SetLogRQStride(x uint8) { v[4] = v[4]&^(0x7<<0) | x&0x7<<0 }
+
+// XRCD returns xrcd (24 bits at bit 0x28).
+func (v XRCSRQC) XRCD() uint32 { return uint32(get32(v[4:], 0, 24)) }
+
+// SetXRCD sets xrcd; higher bits of x are dropped.
+func (v XRCSRQC) SetXRCD(x uint32) { put32(v[4:], 0, 24, uint32(x)) }
+
+// PageOffset returns page_offset (6 bits at bit 0x40).
+func (v XRCSRQC) PageOffset() uint8 { return v[8] >> 2 & 0x3f }
+
+// SetPageOffset sets page_offset; higher bits of x are dropped.
+func (v XRCSRQC) SetPageOffset(x uint8) { v[8] = v[8]&^(0x3f<<2) | x&0x3f<<2 }
+
+// DBRUmemValid returns dbr_umem_valid (1 bits at bit 0x47).
+func (v XRCSRQC) DBRUmemValid() bool { return v[8]&0x1 != 0 }
+
+// SetDBRUmemValid sets dbr_umem_valid.
+func (v XRCSRQC) SetDBRUmemValid(x bool) { v[8] = bit(v[8], 0x1, x) }
+
+// CQN returns cqn (24 bits at bit 0x48).
+func (v XRCSRQC) CQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetCQN sets cqn; higher bits of x are dropped.
+func (v XRCSRQC) SetCQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// UserIndexEqualXRCSRQN returns user_index_equal_xrc_srqn (1 bits at bit 0x80).
+func (v XRCSRQC) UserIndexEqualXRCSRQN() bool { return v[16]&0x80 != 0 }
+
+// SetUserIndexEqualXRCSRQN sets user_index_equal_xrc_srqn.
+func (v XRCSRQC) SetUserIndexEqualXRCSRQN(x bool) { v[16] = bit(v[16], 0x80, x) }
+
+// LogPageSize returns log_page_size (6 bits at bit 0x82).
+func (v XRCSRQC) LogPageSize() uint8 { return v[16] >> 0 & 0x3f }
+
+// SetLogPageSize sets log_page_size; higher bits of x are dropped.
+func (v XRCSRQC) SetLogPageSize(x uint8) { v[16] = v[16]&^(0x3f<<0) | x&0x3f<<0 }
+
+// UserIndex returns user_index (24 bits at bit 0x88).
+func (v XRCSRQC) UserIndex() uint32 { return uint32(get32(v[16:], 0, 24)) }
+
+// SetUserIndex sets user_index; higher bits of x are dropped.
+func (v XRCSRQC) SetUserIndex(x uint32) { put32(v[16:], 0, 24, uint32(x)) }
+
+// PD returns pd (24 bits at bit 0xc8).
+func (v XRCSRQC) PD() uint32 { return uint32(get32(v[24:], 0, 24)) }
+
+// SetPD sets pd; higher bits of x are dropped.
+func (v XRCSRQC) SetPD(x uint32) { put32(v[24:], 0, 24, uint32(x)) }
+
+// Lwm returns lwm (16 bits at bit 0xe0).
+func (v XRCSRQC) Lwm() uint16 { return binary.BigEndian.Uint16(v[28:]) }
+
+// SetLwm sets lwm.
+func (v XRCSRQC) SetLwm(x uint16) { binary.BigEndian.PutUint16(v[28:], x) }
+
+// WQECnt returns wqe_cnt (16 bits at bit 0xf0).
+func (v XRCSRQC) WQECnt() uint16 { return binary.BigEndian.Uint16(v[30:]) }
+
+// SetWQECnt sets wqe_cnt.
+func (v XRCSRQC) SetWQECnt(x uint16) { binary.BigEndian.PutUint16(v[30:], x) }
+
+// DbRecordAddrH returns db_record_addr_h (32 bits at bit 0x140).
+func (v XRCSRQC) DbRecordAddrH() uint32 { return binary.BigEndian.Uint32(v[40:]) }
+
+// SetDbRecordAddrH sets db_record_addr_h.
+func (v XRCSRQC) SetDbRecordAddrH(x uint32) { binary.BigEndian.PutUint32(v[40:], x) }
+
+// DbRecordAddrL returns db_record_addr_l (30 bits at bit 0x160).
+func (v XRCSRQC) DbRecordAddrL() uint32 { return uint32(get32(v[44:], 2, 30)) }
+
+// SetDbRecordAddrL sets db_record_addr_l; higher bits of x are dropped.
+func (v XRCSRQC) SetDbRecordAddrL(x uint32) { put32(v[44:], 2, 30, uint32(x)) }
+
+// CreateXRCSRQIn is a view of struct mlx5_ifc_create_xrc_srq_in_bits.
+type CreateXRCSRQIn []byte
+
+// CreateXRCSRQInSize is the size of a CreateXRCSRQIn in bytes, without a trailing array.
+const CreateXRCSRQInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateXRCSRQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateXRCSRQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateXRCSRQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateXRCSRQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateXRCSRQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateXRCSRQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// XRCSRQContextEntry returns the 64 bytes of xrc_srq_context_entry, which alias v.
+func (v CreateXRCSRQIn) XRCSRQContextEntry() XRCSRQC { return XRCSRQC(v[16:80:80]) }
+
+// XRCSRQUmemValid returns xrc_srq_umem_valid (1 bits at bit 0x2e0).
+func (v CreateXRCSRQIn) XRCSRQUmemValid() bool { return v[92]&0x80 != 0 }
+
+// SetXRCSRQUmemValid sets xrc_srq_umem_valid.
+func (v CreateXRCSRQIn) SetXRCSRQUmemValid(x bool) { v[92] = bit(v[92], 0x80, x) }
+
+// PAS returns the trailing array: 64-bit elements up to the end of v.
+func (v CreateXRCSRQIn) PAS() []byte { return v[272:] }
+
+// CreateXRCSRQOut is a view of struct mlx5_ifc_create_xrc_srq_out_bits.
+type CreateXRCSRQOut []byte
+
+// CreateXRCSRQOutSize is the size of a CreateXRCSRQOut in bytes, without a trailing array.
+const CreateXRCSRQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateXRCSRQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateXRCSRQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateXRCSRQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateXRCSRQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// XRCSRQN returns xrc_srqn (24 bits at bit 0x48).
+func (v CreateXRCSRQOut) XRCSRQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetXRCSRQN sets xrc_srqn; higher bits of x are dropped.
+func (v CreateXRCSRQOut) SetXRCSRQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryXRCSRQIn is a view of struct mlx5_ifc_query_xrc_srq_in_bits.
+type QueryXRCSRQIn []byte
+
+// QueryXRCSRQInSize is the size of a QueryXRCSRQIn in bytes, without a trailing array.
+const QueryXRCSRQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryXRCSRQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryXRCSRQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryXRCSRQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryXRCSRQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// XRCSRQN returns xrc_srqn (24 bits at bit 0x48).
+func (v QueryXRCSRQIn) XRCSRQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetXRCSRQN sets xrc_srqn; higher bits of x are dropped.
+func (v QueryXRCSRQIn) SetXRCSRQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryXRCSRQOut is a view of struct mlx5_ifc_query_xrc_srq_out_bits.
+type QueryXRCSRQOut []byte
+
+// QueryXRCSRQOutSize is the size of a QueryXRCSRQOut in bytes, without a trailing array.
+const QueryXRCSRQOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryXRCSRQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryXRCSRQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryXRCSRQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryXRCSRQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// XRCSRQContextEntry returns the 64 bytes of xrc_srq_context_entry, which alias v.
+func (v QueryXRCSRQOut) XRCSRQContextEntry() XRCSRQC { return XRCSRQC(v[16:80:80]) }
+
+// PAS returns the trailing array: 64-bit elements up to the end of v.
+func (v QueryXRCSRQOut) PAS() []byte { return v[272:] }
+
+// ArmXRCSRQIn is a view of struct mlx5_ifc_arm_xrc_srq_in_bits.
+type ArmXRCSRQIn []byte
+
+// ArmXRCSRQInSize is the size of a ArmXRCSRQIn in bytes, without a trailing array.
+const ArmXRCSRQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ArmXRCSRQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ArmXRCSRQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v ArmXRCSRQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v ArmXRCSRQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ArmXRCSRQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ArmXRCSRQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// XRCSRQN returns xrc_srqn (24 bits at bit 0x48).
+func (v ArmXRCSRQIn) XRCSRQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetXRCSRQN sets xrc_srqn; higher bits of x are dropped.
+func (v ArmXRCSRQIn) SetXRCSRQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// Lwm returns lwm (16 bits at bit 0x70).
+func (v ArmXRCSRQIn) Lwm() uint16 { return binary.BigEndian.Uint16(v[14:]) }
+
+// SetLwm sets lwm.
+func (v ArmXRCSRQIn) SetLwm(x uint16) { binary.BigEndian.PutUint16(v[14:], x) }
+
+// ArmXRCSRQOut is a view of struct mlx5_ifc_arm_xrc_srq_out_bits.
+type ArmXRCSRQOut []byte
+
+// ArmXRCSRQOutSize is the size of a ArmXRCSRQOut in bytes, without a trailing array.
+const ArmXRCSRQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ArmXRCSRQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ArmXRCSRQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ArmXRCSRQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ArmXRCSRQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DestroyXRCSRQIn is a view of struct mlx5_ifc_destroy_xrc_srq_in_bits.
+type DestroyXRCSRQIn []byte
+
+// DestroyXRCSRQInSize is the size of a DestroyXRCSRQIn in bytes, without a trailing array.
+const DestroyXRCSRQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyXRCSRQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyXRCSRQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DestroyXRCSRQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DestroyXRCSRQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyXRCSRQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroyXRCSRQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// XRCSRQN returns xrc_srqn (24 bits at bit 0x48).
+func (v DestroyXRCSRQIn) XRCSRQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetXRCSRQN sets xrc_srqn; higher bits of x are dropped.
+func (v DestroyXRCSRQIn) SetXRCSRQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DestroyXRCSRQOut is a view of struct mlx5_ifc_destroy_xrc_srq_out_bits.
+type DestroyXRCSRQOut []byte
+
+// DestroyXRCSRQOutSize is the size of a DestroyXRCSRQOut in bytes, without a trailing array.
+const DestroyXRCSRQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyXRCSRQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyXRCSRQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyXRCSRQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyXRCSRQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RQC is a view of struct mlx5_ifc_rqc_bits.
+type RQC []byte
+
+// RQCSize is the size of a RQC in bytes, without a trailing array.
+const RQCSize = 240
+
+// Rlky returns rlky (1 bits at bit 0x0).
+func (v RQC) Rlky() bool { return v[0]&0x80 != 0 }
+
+// SetRlky sets rlky.
+func (v RQC) SetRlky(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// DelayDropEn returns delay_drop_en (1 bits at bit 0x1).
+func (v RQC) DelayDropEn() bool { return v[0]&0x40 != 0 }
+
+// SetDelayDropEn sets delay_drop_en.
+func (v RQC) SetDelayDropEn(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// ScatterFcs returns scatter_fcs (1 bits at bit 0x2).
+func (v RQC) ScatterFcs() bool { return v[0]&0x20 != 0 }
+
+// SetScatterFcs sets scatter_fcs.
+func (v RQC) SetScatterFcs(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// VSD returns vsd (1 bits at bit 0x3).
+func (v RQC) VSD() bool { return v[0]&0x10 != 0 }
+
+// SetVSD sets vsd.
+func (v RQC) SetVSD(x bool) { v[0] = bit(v[0], 0x10, x) }
+
+// MemRQType returns mem_rq_type (4 bits at bit 0x4).
+func (v RQC) MemRQType() uint8 { return v[0] >> 0 & 0xf }
+
+// SetMemRQType sets mem_rq_type; higher bits of x are dropped.
+func (v RQC) SetMemRQType(x uint8) { v[0] = v[0]&^(0xf<<0) | x&0xf<<0 }
+
+// State returns state (4 bits at bit 0x8).
+func (v RQC) State() uint8 { return v[1] >> 4 & 0xf }
+
+// SetState sets state; higher bits of x are dropped.
+func (v RQC) SetState(x uint8) { v[1] = v[1]&^(0xf<<4) | x&0xf<<4 }
+
+// FlushInErrorEn returns flush_in_error_en (1 bits at bit 0xd).
+func (v RQC) FlushInErrorEn() bool { return v[1]&0x4 != 0 }
+
+// SetFlushInErrorEn sets flush_in_error_en.
+func (v RQC) SetFlushInErrorEn(x bool) { v[1] = bit(v[1], 0x4, x) }
+
+// Hairpin returns hairpin (1 bits at bit 0xe).
+func (v RQC) Hairpin() bool { return v[1]&0x2 != 0 }
+
+// SetHairpin sets hairpin.
+func (v RQC) SetHairpin(x bool) { v[1] = bit(v[1], 0x2, x) }
+
+// TsFormat returns ts_format (2 bits at bit 0x1a).
+func (v RQC) TsFormat() uint8 { return v[3] >> 4 & 0x3 }
+
+// SetTsFormat sets ts_format; higher bits of x are dropped.
+func (v RQC) SetTsFormat(x uint8) { v[3] = v[3]&^(0x3<<4) | x&0x3<<4 }
+
+// UserIndex returns user_index (24 bits at bit 0x28).
+func (v RQC) UserIndex() uint32 { return uint32(get32(v[4:], 0, 24)) }
+
+// SetUserIndex sets user_index; higher bits of x are dropped.
+func (v RQC) SetUserIndex(x uint32) { put32(v[4:], 0, 24, uint32(x)) }
+
+// CQN returns cqn (24 bits at bit 0x48).
+func (v RQC) CQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetCQN sets cqn; higher bits of x are dropped.
+func (v RQC) SetCQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// CounterSetID returns counter_set_id (8 bits at bit 0x60).
+func (v RQC) CounterSetID() uint8 { return v[12] }
+
+// SetCounterSetID sets counter_set_id.
+func (v RQC) SetCounterSetID(x uint8) { v[12] = x }
+
+// RMPN returns rmpn (24 bits at bit 0x88).
+func (v RQC) RMPN() uint32 { return uint32(get32(v[16:], 0, 24)) }
+
+// SetRMPN sets rmpn; higher bits of x are dropped.
+func (v RQC) SetRMPN(x uint32) { put32(v[16:], 0, 24, uint32(x)) }
+
+// HairpinPeerSQ returns hairpin_peer_sq (24 bits at bit 0xa8).
+func (v RQC) HairpinPeerSQ() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetHairpinPeerSQ sets hairpin_peer_sq; higher bits of x are dropped.
+func (v RQC) SetHairpinPeerSQ(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// HairpinPeerVHCA returns hairpin_peer_vhca (16 bits at bit 0xd0).
+func (v RQC) HairpinPeerVHCA() uint16 { return binary.BigEndian.Uint16(v[26:]) }
+
+// SetHairpinPeerVHCA sets hairpin_peer_vhca.
+func (v RQC) SetHairpinPeerVHCA(x uint16) { binary.BigEndian.PutUint16(v[26:], x) }
+
+// ShampoNoMatchAlignmentGranularity returns shampo_no_match_alignment_granularity (2 bits at bit 0x126).
+func (v RQC) ShampoNoMatchAlignmentGranularity() uint8 { return v[36] >> 0 & 0x3 }
+
+// SetShampoNoMatchAlignmentGranularity sets shampo_no_match_alignment_granularity; higher bits of x are dropped.
+func (v RQC) SetShampoNoMatchAlignmentGranularity(x uint8) { v[36] = v[36]&^(0x3<<0) | x&0x3<<0 }
+
+// ShampoMatchCriteriaType returns shampo_match_criteria_type (2 bits at bit 0x12e).
+func (v RQC) ShampoMatchCriteriaType() uint8 { return v[37] >> 0 & 0x3 }
+
+// SetShampoMatchCriteriaType sets shampo_match_criteria_type; higher bits of x are dropped.
+func (v RQC) SetShampoMatchCriteriaType(x uint8) { v[37] = v[37]&^(0x3<<0) | x&0x3<<0 }
+
+// ReservationTimeout returns reservation_timeout (16 bits at bit 0x130).
+func (v RQC) ReservationTimeout() uint16 { return binary.BigEndian.Uint16(v[38:]) }
+
+// SetReservationTimeout sets reservation_timeout.
+func (v RQC) SetReservationTimeout(x uint16) { binary.BigEndian.PutUint16(v[38:], x) }
+
+// WQ returns the 192 bytes of wq, which alias v.
+func (v RQC) WQ() WQ { return WQ(v[48:240:240]) }
+
+// CreateRQIn is a view of struct mlx5_ifc_create_rq_in_bits.
+type CreateRQIn []byte
+
+// CreateRQInSize is the size of a CreateRQIn in bytes, without a trailing array.
+const CreateRQInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateRQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateRQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateRQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateRQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateRQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateRQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v CreateRQIn) Ctx() RQC { return RQC(v[32:272:272]) }
+
+// CreateRQOut is a view of struct mlx5_ifc_create_rq_out_bits.
+type CreateRQOut []byte
+
+// CreateRQOutSize is the size of a CreateRQOut in bytes, without a trailing array.
+const CreateRQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateRQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateRQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateRQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateRQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RQN returns rqn (24 bits at bit 0x48).
+func (v CreateRQOut) RQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRQN sets rqn; higher bits of x are dropped.
+func (v CreateRQOut) SetRQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryRQIn is a view of struct mlx5_ifc_query_rq_in_bits.
+type QueryRQIn []byte
+
+// QueryRQInSize is the size of a QueryRQIn in bytes, without a trailing array.
+const QueryRQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryRQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryRQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryRQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryRQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RQN returns rqn (24 bits at bit 0x48).
+func (v QueryRQIn) RQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRQN sets rqn; higher bits of x are dropped.
+func (v QueryRQIn) SetRQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryRQOut is a view of struct mlx5_ifc_query_rq_out_bits.
+type QueryRQOut []byte
+
+// QueryRQOutSize is the size of a QueryRQOut in bytes, without a trailing array.
+const QueryRQOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryRQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryRQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryRQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryRQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RQContext returns the 240 bytes of rq_context, which alias v.
+func (v QueryRQOut) RQContext() RQC { return RQC(v[32:272:272]) }
+
+// ModifyRQIn is a view of struct mlx5_ifc_modify_rq_in_bits.
+type ModifyRQIn []byte
+
+// ModifyRQInSize is the size of a ModifyRQIn in bytes, without a trailing array.
+const ModifyRQInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifyRQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifyRQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v ModifyRQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v ModifyRQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyRQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifyRQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RQState returns rq_state (4 bits at bit 0x40).
+func (v ModifyRQIn) RQState() uint8 { return v[8] >> 4 & 0xf }
+
+// SetRQState sets rq_state; higher bits of x are dropped.
+func (v ModifyRQIn) SetRQState(x uint8) { v[8] = v[8]&^(0xf<<4) | x&0xf<<4 }
+
+// RQN returns rqn (24 bits at bit 0x48).
+func (v ModifyRQIn) RQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRQN sets rqn; higher bits of x are dropped.
+func (v ModifyRQIn) SetRQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// ModifyBitmask returns modify_bitmask (64 bits at bit 0x80).
+func (v ModifyRQIn) ModifyBitmask() uint64 { return binary.BigEndian.Uint64(v[16:]) }
+
+// SetModifyBitmask sets modify_bitmask.
+func (v ModifyRQIn) SetModifyBitmask(x uint64) { binary.BigEndian.PutUint64(v[16:], x) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v ModifyRQIn) Ctx() RQC { return RQC(v[32:272:272]) }
+
+// ModifyRQOut is a view of struct mlx5_ifc_modify_rq_out_bits.
+type ModifyRQOut []byte
+
+// ModifyRQOutSize is the size of a ModifyRQOut in bytes, without a trailing array.
+const ModifyRQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifyRQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifyRQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifyRQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifyRQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DestroyRQIn is a view of struct mlx5_ifc_destroy_rq_in_bits.
+type DestroyRQIn []byte
+
+// DestroyRQInSize is the size of a DestroyRQIn in bytes, without a trailing array.
+const DestroyRQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyRQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyRQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DestroyRQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DestroyRQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyRQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroyRQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RQN returns rqn (24 bits at bit 0x48).
+func (v DestroyRQIn) RQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRQN sets rqn; higher bits of x are dropped.
+func (v DestroyRQIn) SetRQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DestroyRQOut is a view of struct mlx5_ifc_destroy_rq_out_bits.
+type DestroyRQOut []byte
+
+// DestroyRQOutSize is the size of a DestroyRQOut in bytes, without a trailing array.
+const DestroyRQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyRQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyRQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyRQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyRQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// SQC is a view of struct mlx5_ifc_sqc_bits.
+type SQC []byte
+
+// SQCSize is the size of a SQC in bytes, without a trailing array.
+const SQCSize = 240
+
+// Rlky returns rlky (1 bits at bit 0x0).
+func (v SQC) Rlky() bool { return v[0]&0x80 != 0 }
+
+// SetRlky sets rlky.
+func (v SQC) SetRlky(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// CdMaster returns cd_master (1 bits at bit 0x1).
+func (v SQC) CdMaster() bool { return v[0]&0x40 != 0 }
+
+// SetCdMaster sets cd_master.
+func (v SQC) SetCdMaster(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// Fre returns fre (1 bits at bit 0x2).
+func (v SQC) Fre() bool { return v[0]&0x20 != 0 }
+
+// SetFre sets fre.
+func (v SQC) SetFre(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// FlushInErrorEn returns flush_in_error_en (1 bits at bit 0x3).
+func (v SQC) FlushInErrorEn() bool { return v[0]&0x10 != 0 }
+
+// SetFlushInErrorEn sets flush_in_error_en.
+func (v SQC) SetFlushInErrorEn(x bool) { v[0] = bit(v[0], 0x10, x) }
+
+// AllowMultiPktSendWQE returns allow_multi_pkt_send_wqe (1 bits at bit 0x4).
+func (v SQC) AllowMultiPktSendWQE() bool { return v[0]&0x8 != 0 }
+
+// SetAllowMultiPktSendWQE sets allow_multi_pkt_send_wqe.
+func (v SQC) SetAllowMultiPktSendWQE(x bool) { v[0] = bit(v[0], 0x8, x) }
+
+// MinWQEInlineMode returns min_wqe_inline_mode (3 bits at bit 0x5).
+func (v SQC) MinWQEInlineMode() uint8 { return v[0] >> 0 & 0x7 }
+
+// SetMinWQEInlineMode sets min_wqe_inline_mode; higher bits of x are dropped.
+func (v SQC) SetMinWQEInlineMode(x uint8) { v[0] = v[0]&^(0x7<<0) | x&0x7<<0 }
+
+// State returns state (4 bits at bit 0x8).
+func (v SQC) State() uint8 { return v[1] >> 4 & 0xf }
+
+// SetState sets state; higher bits of x are dropped.
+func (v SQC) SetState(x uint8) { v[1] = v[1]&^(0xf<<4) | x&0xf<<4 }
+
+// RegUMR returns reg_umr (1 bits at bit 0xc).
+func (v SQC) RegUMR() bool { return v[1]&0x8 != 0 }
+
+// SetRegUMR sets reg_umr.
+func (v SQC) SetRegUMR(x bool) { v[1] = bit(v[1], 0x8, x) }
+
+// AllowSwp returns allow_swp (1 bits at bit 0xd).
+func (v SQC) AllowSwp() bool { return v[1]&0x4 != 0 }
+
+// SetAllowSwp sets allow_swp.
+func (v SQC) SetAllowSwp(x bool) { v[1] = bit(v[1], 0x4, x) }
+
+// Hairpin returns hairpin (1 bits at bit 0xe).
+func (v SQC) Hairpin() bool { return v[1]&0x2 != 0 }
+
+// SetHairpin sets hairpin.
+func (v SQC) SetHairpin(x bool) { v[1] = bit(v[1], 0x2, x) }
+
+// TsFormat returns ts_format (2 bits at bit 0x1a).
+func (v SQC) TsFormat() uint8 { return v[3] >> 4 & 0x3 }
+
+// SetTsFormat sets ts_format; higher bits of x are dropped.
+func (v SQC) SetTsFormat(x uint8) { v[3] = v[3]&^(0x3<<4) | x&0x3<<4 }
+
+// UserIndex returns user_index (24 bits at bit 0x28).
+func (v SQC) UserIndex() uint32 { return uint32(get32(v[4:], 0, 24)) }
+
+// SetUserIndex sets user_index; higher bits of x are dropped.
+func (v SQC) SetUserIndex(x uint32) { put32(v[4:], 0, 24, uint32(x)) }
+
+// CQN returns cqn (24 bits at bit 0x48).
+func (v SQC) CQN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetCQN sets cqn; higher bits of x are dropped.
+func (v SQC) SetCQN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// HairpinPeerRQ returns hairpin_peer_rq (24 bits at bit 0x68).
+func (v SQC) HairpinPeerRQ() uint32 { return uint32(get32(v[12:], 0, 24)) }
+
+// SetHairpinPeerRQ sets hairpin_peer_rq; higher bits of x are dropped.
+func (v SQC) SetHairpinPeerRQ(x uint32) { put32(v[12:], 0, 24, uint32(x)) }
+
+// HairpinPeerVHCA returns hairpin_peer_vhca (16 bits at bit 0x90).
+func (v SQC) HairpinPeerVHCA() uint16 { return binary.BigEndian.Uint16(v[18:]) }
+
+// SetHairpinPeerVHCA sets hairpin_peer_vhca.
+func (v SQC) SetHairpinPeerVHCA(x uint16) { binary.BigEndian.PutUint16(v[18:], x) }
+
+// TsCQEToDestCQN returns ts_cqe_to_dest_cqn (24 bits at bit 0xc8).
+func (v SQC) TsCQEToDestCQN() uint32 { return uint32(get32(v[24:], 0, 24)) }
+
+// SetTsCQEToDestCQN sets ts_cqe_to_dest_cqn; higher bits of x are dropped.
+func (v SQC) SetTsCQEToDestCQN(x uint32) { put32(v[24:], 0, 24, uint32(x)) }
+
+// PacketPacingRateLimitIndex returns packet_pacing_rate_limit_index (16 bits at bit 0xf0).
+func (v SQC) PacketPacingRateLimitIndex() uint16 { return binary.BigEndian.Uint16(v[30:]) }
+
+// SetPacketPacingRateLimitIndex sets packet_pacing_rate_limit_index.
+func (v SQC) SetPacketPacingRateLimitIndex(x uint16) { binary.BigEndian.PutUint16(v[30:], x) }
+
+// TISLstSz returns tis_lst_sz (16 bits at bit 0x100).
+func (v SQC) TISLstSz() uint16 { return binary.BigEndian.Uint16(v[32:]) }
+
+// SetTISLstSz sets tis_lst_sz.
+func (v SQC) SetTISLstSz(x uint16) { binary.BigEndian.PutUint16(v[32:], x) }
+
+// QosQueueGroupID returns qos_queue_group_id (16 bits at bit 0x110).
+func (v SQC) QosQueueGroupID() uint16 { return binary.BigEndian.Uint16(v[34:]) }
+
+// SetQosQueueGroupID sets qos_queue_group_id.
+func (v SQC) SetQosQueueGroupID(x uint16) { binary.BigEndian.PutUint16(v[34:], x) }
+
+// TISNum0 returns tis_num_0 (24 bits at bit 0x168).
+func (v SQC) TISNum0() uint32 { return uint32(get32(v[44:], 0, 24)) }
+
+// SetTISNum0 sets tis_num_0; higher bits of x are dropped.
+func (v SQC) SetTISNum0(x uint32) { put32(v[44:], 0, 24, uint32(x)) }
+
+// WQ returns the 192 bytes of wq, which alias v.
+func (v SQC) WQ() WQ { return WQ(v[48:240:240]) }
+
+// CreateSQIn is a view of struct mlx5_ifc_create_sq_in_bits.
+type CreateSQIn []byte
+
+// CreateSQInSize is the size of a CreateSQIn in bytes, without a trailing array.
+const CreateSQInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateSQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateSQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateSQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateSQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateSQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateSQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v CreateSQIn) Ctx() SQC { return SQC(v[32:272:272]) }
+
+// CreateSQOut is a view of struct mlx5_ifc_create_sq_out_bits.
+type CreateSQOut []byte
+
+// CreateSQOutSize is the size of a CreateSQOut in bytes, without a trailing array.
+const CreateSQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateSQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateSQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateSQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateSQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// Sqn returns sqn (24 bits at bit 0x48).
+func (v CreateSQOut) Sqn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetSqn sets sqn; higher bits of x are dropped.
+func (v CreateSQOut) SetSqn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QuerySQIn is a view of struct mlx5_ifc_query_sq_in_bits.
+type QuerySQIn []byte
+
+// QuerySQInSize is the size of a QuerySQIn in bytes, without a trailing array.
+const QuerySQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QuerySQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QuerySQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QuerySQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QuerySQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Sqn returns sqn (24 bits at bit 0x48).
+func (v QuerySQIn) Sqn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetSqn sets sqn; higher bits of x are dropped.
+func (v QuerySQIn) SetSqn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QuerySQOut is a view of struct mlx5_ifc_query_sq_out_bits.
+type QuerySQOut []byte
+
+// QuerySQOutSize is the size of a QuerySQOut in bytes, without a trailing array.
+const QuerySQOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QuerySQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QuerySQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QuerySQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QuerySQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// SQContext returns the 240 bytes of sq_context, which alias v.
+func (v QuerySQOut) SQContext() SQC { return SQC(v[32:272:272]) }
+
+// ModifySQIn is a view of struct mlx5_ifc_modify_sq_in_bits.
+type ModifySQIn []byte
+
+// ModifySQInSize is the size of a ModifySQIn in bytes, without a trailing array.
+const ModifySQInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifySQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifySQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v ModifySQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v ModifySQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifySQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifySQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// SQState returns sq_state (4 bits at bit 0x40).
+func (v ModifySQIn) SQState() uint8 { return v[8] >> 4 & 0xf }
+
+// SetSQState sets sq_state; higher bits of x are dropped.
+func (v ModifySQIn) SetSQState(x uint8) { v[8] = v[8]&^(0xf<<4) | x&0xf<<4 }
+
+// Sqn returns sqn (24 bits at bit 0x48).
+func (v ModifySQIn) Sqn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetSqn sets sqn; higher bits of x are dropped.
+func (v ModifySQIn) SetSqn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// ModifyBitmask returns modify_bitmask (64 bits at bit 0x80).
+func (v ModifySQIn) ModifyBitmask() uint64 { return binary.BigEndian.Uint64(v[16:]) }
+
+// SetModifyBitmask sets modify_bitmask.
+func (v ModifySQIn) SetModifyBitmask(x uint64) { binary.BigEndian.PutUint64(v[16:], x) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v ModifySQIn) Ctx() SQC { return SQC(v[32:272:272]) }
+
+// ModifySQOut is a view of struct mlx5_ifc_modify_sq_out_bits.
+type ModifySQOut []byte
+
+// ModifySQOutSize is the size of a ModifySQOut in bytes, without a trailing array.
+const ModifySQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifySQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifySQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifySQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifySQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DestroySQIn is a view of struct mlx5_ifc_destroy_sq_in_bits.
+type DestroySQIn []byte
+
+// DestroySQInSize is the size of a DestroySQIn in bytes, without a trailing array.
+const DestroySQInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroySQIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroySQIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DestroySQIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DestroySQIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroySQIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroySQIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Sqn returns sqn (24 bits at bit 0x48).
+func (v DestroySQIn) Sqn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetSqn sets sqn; higher bits of x are dropped.
+func (v DestroySQIn) SetSqn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DestroySQOut is a view of struct mlx5_ifc_destroy_sq_out_bits.
+type DestroySQOut []byte
+
+// DestroySQOutSize is the size of a DestroySQOut in bytes, without a trailing array.
+const DestroySQOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroySQOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroySQOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroySQOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroySQOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// TISC is a view of struct mlx5_ifc_tisc_bits.
+type TISC []byte
+
+// TISCSize is the size of a TISC in bytes, without a trailing array.
+const TISCSize = 160
+
+// StrictLAGTXPortAffinity returns strict_lag_tx_port_affinity (1 bits at bit 0x0).
+func (v TISC) StrictLAGTXPortAffinity() bool { return v[0]&0x80 != 0 }
+
+// SetStrictLAGTXPortAffinity sets strict_lag_tx_port_affinity.
+func (v TISC) SetStrictLAGTXPortAffinity(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// TLSEn returns tls_en (1 bits at bit 0x1).
+func (v TISC) TLSEn() bool { return v[0]&0x40 != 0 }
+
+// SetTLSEn sets tls_en.
+func (v TISC) SetTLSEn(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// LAGTXPortAffinity returns lag_tx_port_affinity (4 bits at bit 0x4).
+func (v TISC) LAGTXPortAffinity() uint8 { return v[0] >> 0 & 0xf }
+
+// SetLAGTXPortAffinity sets lag_tx_port_affinity; higher bits of x are dropped.
+func (v TISC) SetLAGTXPortAffinity(x uint8) { v[0] = v[0]&^(0xf<<0) | x&0xf<<0 }
+
+// Prio returns prio (4 bits at bit 0xc).
+func (v TISC) Prio() uint8 { return v[1] >> 0 & 0xf }
+
+// SetPrio sets prio; higher bits of x are dropped.
+func (v TISC) SetPrio(x uint8) { v[1] = v[1]&^(0xf<<0) | x&0xf<<0 }
+
+// TransportDomain returns transport_domain (24 bits at bit 0x128).
+func (v TISC) TransportDomain() uint32 { return uint32(get32(v[36:], 0, 24)) }
+
+// SetTransportDomain sets transport_domain; higher bits of x are dropped.
+func (v TISC) SetTransportDomain(x uint32) { put32(v[36:], 0, 24, uint32(x)) }
+
+// UnderlayQPN returns underlay_qpn (24 bits at bit 0x148).
+func (v TISC) UnderlayQPN() uint32 { return uint32(get32(v[40:], 0, 24)) }
+
+// SetUnderlayQPN sets underlay_qpn; higher bits of x are dropped.
+func (v TISC) SetUnderlayQPN(x uint32) { put32(v[40:], 0, 24, uint32(x)) }
+
+// PD returns pd (24 bits at bit 0x168).
+func (v TISC) PD() uint32 { return uint32(get32(v[44:], 0, 24)) }
+
+// SetPD sets pd; higher bits of x are dropped.
+func (v TISC) SetPD(x uint32) { put32(v[44:], 0, 24, uint32(x)) }
+
+// CreateTISIn is a view of struct mlx5_ifc_create_tis_in_bits.
+type CreateTISIn []byte
+
+// CreateTISInSize is the size of a CreateTISIn in bytes, without a trailing array.
+const CreateTISInSize = 192
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateTISIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateTISIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateTISIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateTISIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateTISIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateTISIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Ctx returns the 160 bytes of ctx, which alias v.
+func (v CreateTISIn) Ctx() TISC { return TISC(v[32:192:192]) }
+
+// CreateTISOut is a view of struct mlx5_ifc_create_tis_out_bits.
+type CreateTISOut []byte
+
+// CreateTISOutSize is the size of a CreateTISOut in bytes, without a trailing array.
+const CreateTISOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateTISOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateTISOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateTISOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateTISOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// Tisn returns tisn (24 bits at bit 0x48).
+func (v CreateTISOut) Tisn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTisn sets tisn; higher bits of x are dropped.
+func (v CreateTISOut) SetTisn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryTISIn is a view of struct mlx5_ifc_query_tis_in_bits.
+type QueryTISIn []byte
+
+// QueryTISInSize is the size of a QueryTISIn in bytes, without a trailing array.
+const QueryTISInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryTISIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryTISIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryTISIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryTISIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Tisn returns tisn (24 bits at bit 0x48).
+func (v QueryTISIn) Tisn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTisn sets tisn; higher bits of x are dropped.
+func (v QueryTISIn) SetTisn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryTISOut is a view of struct mlx5_ifc_query_tis_out_bits.
+type QueryTISOut []byte
+
+// QueryTISOutSize is the size of a QueryTISOut in bytes, without a trailing array.
+const QueryTISOutSize = 176
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryTISOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryTISOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryTISOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryTISOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// TISContext returns the 160 bytes of tis_context, which alias v.
+func (v QueryTISOut) TISContext() TISC { return TISC(v[16:176:176]) }
+
+// ModifyTISIn is a view of struct mlx5_ifc_modify_tis_in_bits.
+type ModifyTISIn []byte
+
+// ModifyTISInSize is the size of a ModifyTISIn in bytes, without a trailing array.
+const ModifyTISInSize = 192
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifyTISIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifyTISIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v ModifyTISIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v ModifyTISIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyTISIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifyTISIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Tisn returns tisn (24 bits at bit 0x48).
+func (v ModifyTISIn) Tisn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTisn sets tisn; higher bits of x are dropped.
+func (v ModifyTISIn) SetTisn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// Bitmask returns the 8 bytes of bitmask, which alias v.
+func (v ModifyTISIn) Bitmask() []byte { return []byte(v[16:24:24]) }
+
+// Ctx returns the 160 bytes of ctx, which alias v.
+func (v ModifyTISIn) Ctx() TISC { return TISC(v[32:192:192]) }
+
+// ModifyTISOut is a view of struct mlx5_ifc_modify_tis_out_bits.
+type ModifyTISOut []byte
+
+// ModifyTISOutSize is the size of a ModifyTISOut in bytes, without a trailing array.
+const ModifyTISOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifyTISOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifyTISOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifyTISOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifyTISOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DestroyTISIn is a view of struct mlx5_ifc_destroy_tis_in_bits.
+type DestroyTISIn []byte
+
+// DestroyTISInSize is the size of a DestroyTISIn in bytes, without a trailing array.
+const DestroyTISInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyTISIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyTISIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DestroyTISIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DestroyTISIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyTISIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroyTISIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Tisn returns tisn (24 bits at bit 0x48).
+func (v DestroyTISIn) Tisn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTisn sets tisn; higher bits of x are dropped.
+func (v DestroyTISIn) SetTisn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DestroyTISOut is a view of struct mlx5_ifc_destroy_tis_out_bits.
+type DestroyTISOut []byte
+
+// DestroyTISOutSize is the size of a DestroyTISOut in bytes, without a trailing array.
+const DestroyTISOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyTISOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyTISOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyTISOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyTISOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// TIRC is a view of struct mlx5_ifc_tirc_bits.
+type TIRC []byte
+
+// TIRCSize is the size of a TIRC in bytes, without a trailing array.
+const TIRCSize = 240
+
+// DispType returns disp_type (4 bits at bit 0x20).
+func (v TIRC) DispType() uint8 { return v[4] >> 4 & 0xf }
+
+// SetDispType sets disp_type; higher bits of x are dropped.
+func (v TIRC) SetDispType(x uint8) { v[4] = v[4]&^(0xf<<4) | x&0xf<<4 }
+
+// TLSEn returns tls_en (1 bits at bit 0x24).
+func (v TIRC) TLSEn() bool { return v[4]&0x8 != 0 }
+
+// SetTLSEn sets tls_en.
+func (v TIRC) SetTLSEn(x bool) { v[4] = bit(v[4], 0x8, x) }
+
+// LROTimeoutPeriodUsecs returns lro_timeout_period_usecs (16 bits at bit 0x84).
+func (v TIRC) LROTimeoutPeriodUsecs() uint16 { return uint16(get32(v[16:], 12, 16)) }
+
+// SetLROTimeoutPeriodUsecs sets lro_timeout_period_usecs.
+func (v TIRC) SetLROTimeoutPeriodUsecs(x uint16) { put32(v[16:], 12, 16, uint32(x)) }
+
+// PacketMergeMask returns packet_merge_mask (4 bits at bit 0x94).
+func (v TIRC) PacketMergeMask() uint8 { return v[18] >> 0 & 0xf }
+
+// SetPacketMergeMask sets packet_merge_mask; higher bits of x are dropped.
+func (v TIRC) SetPacketMergeMask(x uint8) { v[18] = v[18]&^(0xf<<0) | x&0xf<<0 }
+
+// LROMaxIPPayloadSize returns lro_max_ip_payload_size (8 bits at bit 0x98).
+func (v TIRC) LROMaxIPPayloadSize() uint8 { return v[19] }
+
+// SetLROMaxIPPayloadSize sets lro_max_ip_payload_size.
+func (v TIRC) SetLROMaxIPPayloadSize(x uint8) { v[19] = x }
+
+// InlineRQN returns inline_rqn (24 bits at bit 0xe8).
+func (v TIRC) InlineRQN() uint32 { return uint32(get32(v[28:], 0, 24)) }
+
+// SetInlineRQN sets inline_rqn; higher bits of x are dropped.
+func (v TIRC) SetInlineRQN(x uint32) { put32(v[28:], 0, 24, uint32(x)) }
+
+// RXHashSymmetric returns rx_hash_symmetric (1 bits at bit 0x100).
+func (v TIRC) RXHashSymmetric() bool { return v[32]&0x80 != 0 }
+
+// SetRXHashSymmetric sets rx_hash_symmetric.
+func (v TIRC) SetRXHashSymmetric(x bool) { v[32] = bit(v[32], 0x80, x) }
+
+// TunneledOffloadEn returns tunneled_offload_en (1 bits at bit 0x102).
+func (v TIRC) TunneledOffloadEn() bool { return v[32]&0x20 != 0 }
+
+// SetTunneledOffloadEn sets tunneled_offload_en.
+func (v TIRC) SetTunneledOffloadEn(x bool) { v[32] = bit(v[32], 0x20, x) }
+
+// IndirectTable returns indirect_table (24 bits at bit 0x108).
+func (v TIRC) IndirectTable() uint32 { return uint32(get32(v[32:], 0, 24)) }
+
+// SetIndirectTable sets indirect_table; higher bits of x are dropped.
+func (v TIRC) SetIndirectTable(x uint32) { put32(v[32:], 0, 24, uint32(x)) }
+
+// RXHashFn returns rx_hash_fn (4 bits at bit 0x120).
+func (v TIRC) RXHashFn() uint8 { return v[36] >> 4 & 0xf }
+
+// SetRXHashFn sets rx_hash_fn; higher bits of x are dropped.
+func (v TIRC) SetRXHashFn(x uint8) { v[36] = v[36]&^(0xf<<4) | x&0xf<<4 }
+
+// SelfLbBlock returns self_lb_block (2 bits at bit 0x126).
+func (v TIRC) SelfLbBlock() uint8 { return v[36] >> 0 & 0x3 }
+
+// SetSelfLbBlock sets self_lb_block; higher bits of x are dropped.
+func (v TIRC) SetSelfLbBlock(x uint8) { v[36] = v[36]&^(0x3<<0) | x&0x3<<0 }
+
+// TransportDomain returns transport_domain (24 bits at bit 0x128).
+func (v TIRC) TransportDomain() uint32 { return uint32(get32(v[36:], 0, 24)) }
+
+// SetTransportDomain sets transport_domain; higher bits of x are dropped.
+func (v TIRC) SetTransportDomain(x uint32) { put32(v[36:], 0, 24, uint32(x)) }
+
+// RXHashToeplitzKey returns the 40 bytes of rx_hash_toeplitz_key, which alias v.
+func (v TIRC) RXHashToeplitzKey() []byte { return []byte(v[40:80:80]) }
+
+// RXHashFieldSelectorOuter returns the 4 bytes of rx_hash_field_selector_outer, which alias v.
+func (v TIRC) RXHashFieldSelectorOuter() []byte { return []byte(v[80:84:84]) }
+
+// RXHashFieldSelectorInner returns the 4 bytes of rx_hash_field_selector_inner, which alias v.
+func (v TIRC) RXHashFieldSelectorInner() []byte { return []byte(v[84:88:88]) }
+
+// CreateTIRIn is a view of struct mlx5_ifc_create_tir_in_bits.
+type CreateTIRIn []byte
+
+// CreateTIRInSize is the size of a CreateTIRIn in bytes, without a trailing array.
+const CreateTIRInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateTIRIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateTIRIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateTIRIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateTIRIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateTIRIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateTIRIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v CreateTIRIn) Ctx() TIRC { return TIRC(v[32:272:272]) }
+
+// CreateTIROut is a view of struct mlx5_ifc_create_tir_out_bits.
+type CreateTIROut []byte
+
+// CreateTIROutSize is the size of a CreateTIROut in bytes, without a trailing array.
+const CreateTIROutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateTIROut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateTIROut) SetStatus(x uint8) { v[0] = x }
+
+// ICMAddress6340 returns icm_address_63_40 (24 bits at bit 0x8).
+func (v CreateTIROut) ICMAddress6340() uint32 { return uint32(get32(v[0:], 0, 24)) }
+
+// SetICMAddress6340 sets icm_address_63_40; higher bits of x are dropped.
+func (v CreateTIROut) SetICMAddress6340(x uint32) { put32(v[0:], 0, 24, uint32(x)) }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateTIROut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateTIROut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// ICMAddress3932 returns icm_address_39_32 (8 bits at bit 0x40).
+func (v CreateTIROut) ICMAddress3932() uint8 { return v[8] }
+
+// SetICMAddress3932 sets icm_address_39_32.
+func (v CreateTIROut) SetICMAddress3932(x uint8) { v[8] = x }
+
+// Tirn returns tirn (24 bits at bit 0x48).
+func (v CreateTIROut) Tirn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTirn sets tirn; higher bits of x are dropped.
+func (v CreateTIROut) SetTirn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// ICMAddress310 returns icm_address_31_0 (32 bits at bit 0x60).
+func (v CreateTIROut) ICMAddress310() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetICMAddress310 sets icm_address_31_0.
+func (v CreateTIROut) SetICMAddress310(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// QueryTIRIn is a view of struct mlx5_ifc_query_tir_in_bits.
+type QueryTIRIn []byte
+
+// QueryTIRInSize is the size of a QueryTIRIn in bytes, without a trailing array.
+const QueryTIRInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryTIRIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryTIRIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryTIRIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryTIRIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Tirn returns tirn (24 bits at bit 0x48).
+func (v QueryTIRIn) Tirn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTirn sets tirn; higher bits of x are dropped.
+func (v QueryTIRIn) SetTirn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryTIROut is a view of struct mlx5_ifc_query_tir_out_bits.
+type QueryTIROut []byte
+
+// QueryTIROutSize is the size of a QueryTIROut in bytes, without a trailing array.
+const QueryTIROutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryTIROut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryTIROut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryTIROut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryTIROut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// TIRContext returns the 240 bytes of tir_context, which alias v.
+func (v QueryTIROut) TIRContext() TIRC { return TIRC(v[32:272:272]) }
+
+// ModifyTIRBitmask is a view of struct mlx5_ifc_modify_tir_bitmask_bits.
+type ModifyTIRBitmask []byte
+
+// ModifyTIRBitmaskSize is the size of a ModifyTIRBitmask in bytes, without a trailing array.
+const ModifyTIRBitmaskSize = 8
+
+// SelfLbEn returns self_lb_en (1 bits at bit 0x3b).
+func (v ModifyTIRBitmask) SelfLbEn() bool { return v[7]&0x10 != 0 }
+
+// SetSelfLbEn sets self_lb_en.
+func (v ModifyTIRBitmask) SetSelfLbEn(x bool) { v[7] = bit(v[7], 0x10, x) }
+
+// Hash returns hash (1 bits at bit 0x3d).
+func (v ModifyTIRBitmask) Hash() bool { return v[7]&0x4 != 0 }
+
+// SetHash sets hash.
+func (v ModifyTIRBitmask) SetHash(x bool) { v[7] = bit(v[7], 0x4, x) }
+
+// PacketMerge returns packet_merge (1 bits at bit 0x3f).
+func (v ModifyTIRBitmask) PacketMerge() bool { return v[7]&0x1 != 0 }
+
+// SetPacketMerge sets packet_merge.
+func (v ModifyTIRBitmask) SetPacketMerge(x bool) { v[7] = bit(v[7], 0x1, x) }
+
+// ModifyTIRIn is a view of struct mlx5_ifc_modify_tir_in_bits.
+type ModifyTIRIn []byte
+
+// ModifyTIRInSize is the size of a ModifyTIRIn in bytes, without a trailing array.
+const ModifyTIRInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifyTIRIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifyTIRIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v ModifyTIRIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v ModifyTIRIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyTIRIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifyTIRIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Tirn returns tirn (24 bits at bit 0x48).
+func (v ModifyTIRIn) Tirn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTirn sets tirn; higher bits of x are dropped.
+func (v ModifyTIRIn) SetTirn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// Bitmask returns the 8 bytes of bitmask, which alias v.
+func (v ModifyTIRIn) Bitmask() ModifyTIRBitmask { return ModifyTIRBitmask(v[16:24:24]) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v ModifyTIRIn) Ctx() TIRC { return TIRC(v[32:272:272]) }
+
+// ModifyTIROut is a view of struct mlx5_ifc_modify_tir_out_bits.
+type ModifyTIROut []byte
+
+// ModifyTIROutSize is the size of a ModifyTIROut in bytes, without a trailing array.
+const ModifyTIROutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifyTIROut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifyTIROut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifyTIROut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifyTIROut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DestroyTIRIn is a view of struct mlx5_ifc_destroy_tir_in_bits.
+type DestroyTIRIn []byte
+
+// DestroyTIRInSize is the size of a DestroyTIRIn in bytes, without a trailing array.
+const DestroyTIRInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyTIRIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyTIRIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DestroyTIRIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DestroyTIRIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyTIRIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroyTIRIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Tirn returns tirn (24 bits at bit 0x48).
+func (v DestroyTIRIn) Tirn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTirn sets tirn; higher bits of x are dropped.
+func (v DestroyTIRIn) SetTirn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DestroyTIROut is a view of struct mlx5_ifc_destroy_tir_out_bits.
+type DestroyTIROut []byte
+
+// DestroyTIROutSize is the size of a DestroyTIROut in bytes, without a trailing array.
+const DestroyTIROutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyTIROut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyTIROut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyTIROut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyTIROut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RQTC is a view of struct mlx5_ifc_rqtc_bits.
+type RQTC []byte
+
+// RQTCSize is the size of a RQTC in bytes, without a trailing array.
+const RQTCSize = 240
+
+// ListQType returns list_q_type (3 bits at bit 0xa5).
+func (v RQTC) ListQType() uint8 { return v[20] >> 0 & 0x7 }
+
+// SetListQType sets list_q_type; higher bits of x are dropped.
+func (v RQTC) SetListQType(x uint8) { v[20] = v[20]&^(0x7<<0) | x&0x7<<0 }
+
+// RQTMaxSize returns rqt_max_size (16 bits at bit 0xb0).
+func (v RQTC) RQTMaxSize() uint16 { return binary.BigEndian.Uint16(v[22:]) }
+
+// SetRQTMaxSize sets rqt_max_size.
+func (v RQTC) SetRQTMaxSize(x uint16) { binary.BigEndian.PutUint16(v[22:], x) }
+
+// RQVHCAIDFormat returns rq_vhca_id_format (1 bits at bit 0xc0).
+func (v RQTC) RQVHCAIDFormat() bool { return v[24]&0x80 != 0 }
+
+// SetRQVHCAIDFormat sets rq_vhca_id_format.
+func (v RQTC) SetRQVHCAIDFormat(x bool) { v[24] = bit(v[24], 0x80, x) }
+
+// RQTActualSize returns rqt_actual_size (16 bits at bit 0xd0).
+func (v RQTC) RQTActualSize() uint16 { return binary.BigEndian.Uint16(v[26:]) }
+
+// SetRQTActualSize sets rqt_actual_size.
+func (v RQTC) SetRQTActualSize(x uint16) { binary.BigEndian.PutUint16(v[26:], x) }
+
+// RQNum returns the trailing array: 32-bit elements up to the end of v.
+func (v RQTC) RQNum() []byte { return v[240:] }
+
+// RQTBitmask is a view of struct mlx5_ifc_rqt_bitmask_bits.
+type RQTBitmask []byte
+
+// RQTBitmaskSize is the size of a RQTBitmask in bytes, without a trailing array.
+const RQTBitmaskSize = 8
+
+// RQNList returns rqn_list (1 bits at bit 0x3f).
+func (v RQTBitmask) RQNList() bool { return v[7]&0x1 != 0 }
+
+// SetRQNList sets rqn_list.
+func (v RQTBitmask) SetRQNList(x bool) { v[7] = bit(v[7], 0x1, x) }
+
+// CreateRQTIn is a view of struct mlx5_ifc_create_rqt_in_bits.
+type CreateRQTIn []byte
+
+// CreateRQTInSize is the size of a CreateRQTIn in bytes, without a trailing array.
+const CreateRQTInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateRQTIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateRQTIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateRQTIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateRQTIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateRQTIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateRQTIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// RQTContext returns the 240 bytes of rqt_context, which alias v.
+func (v CreateRQTIn) RQTContext() RQTC { return RQTC(v[32:272:272]) }
+
+// CreateRQTOut is a view of struct mlx5_ifc_create_rqt_out_bits.
+type CreateRQTOut []byte
+
+// CreateRQTOutSize is the size of a CreateRQTOut in bytes, without a trailing array.
+const CreateRQTOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateRQTOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateRQTOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateRQTOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateRQTOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// Rqtn returns rqtn (24 bits at bit 0x48).
+func (v CreateRQTOut) Rqtn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRqtn sets rqtn; higher bits of x are dropped.
+func (v CreateRQTOut) SetRqtn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryRQTIn is a view of struct mlx5_ifc_query_rqt_in_bits.
+type QueryRQTIn []byte
+
+// QueryRQTInSize is the size of a QueryRQTIn in bytes, without a trailing array.
+const QueryRQTInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryRQTIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryRQTIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryRQTIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryRQTIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Rqtn returns rqtn (24 bits at bit 0x48).
+func (v QueryRQTIn) Rqtn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRqtn sets rqtn; higher bits of x are dropped.
+func (v QueryRQTIn) SetRqtn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// QueryRQTOut is a view of struct mlx5_ifc_query_rqt_out_bits.
+type QueryRQTOut []byte
+
+// QueryRQTOutSize is the size of a QueryRQTOut in bytes, without a trailing array.
+const QueryRQTOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryRQTOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryRQTOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryRQTOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryRQTOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RQTContext returns the 240 bytes of rqt_context, which alias v.
+func (v QueryRQTOut) RQTContext() RQTC { return RQTC(v[32:272:272]) }
+
+// ModifyRQTIn is a view of struct mlx5_ifc_modify_rqt_in_bits.
+type ModifyRQTIn []byte
+
+// ModifyRQTInSize is the size of a ModifyRQTIn in bytes, without a trailing array.
+const ModifyRQTInSize = 272
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifyRQTIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifyRQTIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v ModifyRQTIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v ModifyRQTIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyRQTIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifyRQTIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Rqtn returns rqtn (24 bits at bit 0x48).
+func (v ModifyRQTIn) Rqtn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRqtn sets rqtn; higher bits of x are dropped.
+func (v ModifyRQTIn) SetRqtn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// Bitmask returns the 8 bytes of bitmask, which alias v.
+func (v ModifyRQTIn) Bitmask() RQTBitmask { return RQTBitmask(v[16:24:24]) }
+
+// Ctx returns the 240 bytes of ctx, which alias v.
+func (v ModifyRQTIn) Ctx() RQTC { return RQTC(v[32:272:272]) }
+
+// ModifyRQTOut is a view of struct mlx5_ifc_modify_rqt_out_bits.
+type ModifyRQTOut []byte
+
+// ModifyRQTOutSize is the size of a ModifyRQTOut in bytes, without a trailing array.
+const ModifyRQTOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifyRQTOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifyRQTOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifyRQTOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifyRQTOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DestroyRQTIn is a view of struct mlx5_ifc_destroy_rqt_in_bits.
+type DestroyRQTIn []byte
+
+// DestroyRQTInSize is the size of a DestroyRQTIn in bytes, without a trailing array.
+const DestroyRQTInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyRQTIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyRQTIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DestroyRQTIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DestroyRQTIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyRQTIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroyRQTIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Rqtn returns rqtn (24 bits at bit 0x48).
+func (v DestroyRQTIn) Rqtn() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetRqtn sets rqtn; higher bits of x are dropped.
+func (v DestroyRQTIn) SetRqtn(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DestroyRQTOut is a view of struct mlx5_ifc_destroy_rqt_out_bits.
+type DestroyRQTOut []byte
+
+// DestroyRQTOutSize is the size of a DestroyRQTOut in bytes, without a trailing array.
+const DestroyRQTOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyRQTOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyRQTOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyRQTOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyRQTOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// FlowTableContext is a view of struct mlx5_ifc_flow_table_context_bits.
+type FlowTableContext []byte
+
+// FlowTableContextSize is the size of a FlowTableContext in bytes, without a trailing array.
+const FlowTableContextSize = 40
+
+// ReformatEn returns reformat_en (1 bits at bit 0x0).
+func (v FlowTableContext) ReformatEn() bool { return v[0]&0x80 != 0 }
+
+// SetReformatEn sets reformat_en.
+func (v FlowTableContext) SetReformatEn(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// DecapEn returns decap_en (1 bits at bit 0x1).
+func (v FlowTableContext) DecapEn() bool { return v[0]&0x40 != 0 }
+
+// SetDecapEn sets decap_en.
+func (v FlowTableContext) SetDecapEn(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// SwOwner returns sw_owner (1 bits at bit 0x2).
+func (v FlowTableContext) SwOwner() bool { return v[0]&0x20 != 0 }
+
+// SetSwOwner sets sw_owner.
+func (v FlowTableContext) SetSwOwner(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// TerminationTable returns termination_table (1 bits at bit 0x3).
+func (v FlowTableContext) TerminationTable() bool { return v[0]&0x10 != 0 }
+
+// SetTerminationTable sets termination_table.
+func (v FlowTableContext) SetTerminationTable(x bool) { v[0] = bit(v[0], 0x10, x) }
+
+// TableMissAction returns table_miss_action (4 bits at bit 0x4).
+func (v FlowTableContext) TableMissAction() uint8 { return v[0] >> 0 & 0xf }
+
+// SetTableMissAction sets table_miss_action; higher bits of x are dropped.
+func (v FlowTableContext) SetTableMissAction(x uint8) { v[0] = v[0]&^(0xf<<0) | x&0xf<<0 }
+
+// Level returns level (8 bits at bit 0x8).
+func (v FlowTableContext) Level() uint8 { return v[1] }
+
+// SetLevel sets level.
+func (v FlowTableContext) SetLevel(x uint8) { v[1] = x }
+
+// LogSize returns log_size (8 bits at bit 0x18).
+func (v FlowTableContext) LogSize() uint8 { return v[3] }
+
+// SetLogSize sets log_size.
+func (v FlowTableContext) SetLogSize(x uint8) { v[3] = x }
+
+// TableMissID returns table_miss_id (24 bits at bit 0x28).
+func (v FlowTableContext) TableMissID() uint32 { return uint32(get32(v[4:], 0, 24)) }
+
+// SetTableMissID sets table_miss_id; higher bits of x are dropped.
+func (v FlowTableContext) SetTableMissID(x uint32) { put32(v[4:], 0, 24, uint32(x)) }
+
+// LAGMasterNextTableID returns lag_master_next_table_id (24 bits at bit 0x48).
+func (v FlowTableContext) LAGMasterNextTableID() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetLAGMasterNextTableID sets lag_master_next_table_id; higher bits of x are dropped.
+func (v FlowTableContext) SetLAGMasterNextTableID(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// SwOwnerICMRoot1 returns sw_owner_icm_root_1 (64 bits at bit 0xc0).
+func (v FlowTableContext) SwOwnerICMRoot1() uint64 { return binary.BigEndian.Uint64(v[24:]) }
+
+// SetSwOwnerICMRoot1 sets sw_owner_icm_root_1.
+func (v FlowTableContext) SetSwOwnerICMRoot1(x uint64) { binary.BigEndian.PutUint64(v[24:], x) }
+
+// SwOwnerICMRoot0 returns sw_owner_icm_root_0 (64 bits at bit 0x100).
+func (v FlowTableContext) SwOwnerICMRoot0() uint64 { return binary.BigEndian.Uint64(v[32:]) }
+
+// SetSwOwnerICMRoot0 sets sw_owner_icm_root_0.
+func (v FlowTableContext) SetSwOwnerICMRoot0(x uint64) { binary.BigEndian.PutUint64(v[32:], x) }
+
+// CreateFlowTableIn is a view of struct mlx5_ifc_create_flow_table_in_bits.
+type CreateFlowTableIn []byte
+
+// CreateFlowTableInSize is the size of a CreateFlowTableIn in bytes, without a trailing array.
+const CreateFlowTableInSize = 64
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateFlowTableIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateFlowTableIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v CreateFlowTableIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v CreateFlowTableIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateFlowTableIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateFlowTableIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v CreateFlowTableIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v CreateFlowTableIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v CreateFlowTableIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v CreateFlowTableIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// TableType returns table_type (8 bits at bit 0x80).
+func (v CreateFlowTableIn) TableType() uint8 { return v[16] }
+
+// SetTableType sets table_type.
+func (v CreateFlowTableIn) SetTableType(x uint8) { v[16] = x }
+
+// FlowTableContext returns the 40 bytes of flow_table_context, which alias v.
+func (v CreateFlowTableIn) FlowTableContext() FlowTableContext { return FlowTableContext(v[24:64:64]) }
+
+// CreateFlowTableOut is a view of struct mlx5_ifc_create_flow_table_out_bits.
+type CreateFlowTableOut []byte
+
+// CreateFlowTableOutSize is the size of a CreateFlowTableOut in bytes, without a trailing array.
+const CreateFlowTableOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateFlowTableOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateFlowTableOut) SetStatus(x uint8) { v[0] = x }
+
+// ICMAddress6340 returns icm_address_63_40 (24 bits at bit 0x8).
+func (v CreateFlowTableOut) ICMAddress6340() uint32 { return uint32(get32(v[0:], 0, 24)) }
+
+// SetICMAddress6340 sets icm_address_63_40; higher bits of x are dropped.
+func (v CreateFlowTableOut) SetICMAddress6340(x uint32) { put32(v[0:], 0, 24, uint32(x)) }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateFlowTableOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateFlowTableOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// ICMAddress3932 returns icm_address_39_32 (8 bits at bit 0x40).
+func (v CreateFlowTableOut) ICMAddress3932() uint8 { return v[8] }
+
+// SetICMAddress3932 sets icm_address_39_32.
+func (v CreateFlowTableOut) SetICMAddress3932(x uint8) { v[8] = x }
+
+// TableID returns table_id (24 bits at bit 0x48).
+func (v CreateFlowTableOut) TableID() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetTableID sets table_id; higher bits of x are dropped.
+func (v CreateFlowTableOut) SetTableID(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// ICMAddress310 returns icm_address_31_0 (32 bits at bit 0x60).
+func (v CreateFlowTableOut) ICMAddress310() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetICMAddress310 sets icm_address_31_0.
+func (v CreateFlowTableOut) SetICMAddress310(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// ModifyFlowTableIn is a view of struct mlx5_ifc_modify_flow_table_in_bits.
+type ModifyFlowTableIn []byte
+
+// ModifyFlowTableInSize is the size of a ModifyFlowTableIn in bytes, without a trailing array.
+const ModifyFlowTableInSize = 64
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v ModifyFlowTableIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v ModifyFlowTableIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v ModifyFlowTableIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v ModifyFlowTableIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v ModifyFlowTableIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v ModifyFlowTableIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v ModifyFlowTableIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v ModifyFlowTableIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// ModifyFieldSelect returns modify_field_select (16 bits at bit 0x70).
+func (v ModifyFlowTableIn) ModifyFieldSelect() uint16 { return binary.BigEndian.Uint16(v[14:]) }
+
+// SetModifyFieldSelect sets modify_field_select.
+func (v ModifyFlowTableIn) SetModifyFieldSelect(x uint16) { binary.BigEndian.PutUint16(v[14:], x) }
+
+// TableType returns table_type (8 bits at bit 0x80).
+func (v ModifyFlowTableIn) TableType() uint8 { return v[16] }
+
+// SetTableType sets table_type.
+func (v ModifyFlowTableIn) SetTableType(x uint8) { v[16] = x }
+
+// TableID returns table_id (24 bits at bit 0xa8).
+func (v ModifyFlowTableIn) TableID() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetTableID sets table_id; higher bits of x are dropped.
+func (v ModifyFlowTableIn) SetTableID(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// FlowTableContext returns the 40 bytes of flow_table_context, which alias v.
+func (v ModifyFlowTableIn) FlowTableContext() FlowTableContext { return FlowTableContext(v[24:64:64]) }
+
+// ModifyFlowTableOut is a view of struct mlx5_ifc_modify_flow_table_out_bits.
+type ModifyFlowTableOut []byte
+
+// ModifyFlowTableOutSize is the size of a ModifyFlowTableOut in bytes, without a trailing array.
+const ModifyFlowTableOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v ModifyFlowTableOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v ModifyFlowTableOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v ModifyFlowTableOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v ModifyFlowTableOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DestroyFlowTableIn is a view of struct mlx5_ifc_destroy_flow_table_in_bits.
+type DestroyFlowTableIn []byte
+
+// DestroyFlowTableInSize is the size of a DestroyFlowTableIn in bytes, without a trailing array.
+const DestroyFlowTableInSize = 64
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyFlowTableIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyFlowTableIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyFlowTableIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroyFlowTableIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v DestroyFlowTableIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v DestroyFlowTableIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v DestroyFlowTableIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v DestroyFlowTableIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// TableType returns table_type (8 bits at bit 0x80).
+func (v DestroyFlowTableIn) TableType() uint8 { return v[16] }
+
+// SetTableType sets table_type.
+func (v DestroyFlowTableIn) SetTableType(x uint8) { v[16] = x }
+
+// TableID returns table_id (24 bits at bit 0xa8).
+func (v DestroyFlowTableIn) TableID() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetTableID sets table_id; higher bits of x are dropped.
+func (v DestroyFlowTableIn) SetTableID(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// DestroyFlowTableOut is a view of struct mlx5_ifc_destroy_flow_table_out_bits.
+type DestroyFlowTableOut []byte
+
+// DestroyFlowTableOutSize is the size of a DestroyFlowTableOut in bytes, without a trailing array.
+const DestroyFlowTableOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyFlowTableOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyFlowTableOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyFlowTableOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyFlowTableOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// SetFlowTableRootIn is a view of struct mlx5_ifc_set_flow_table_root_in_bits.
+type SetFlowTableRootIn []byte
+
+// SetFlowTableRootInSize is the size of a SetFlowTableRootIn in bytes, without a trailing array.
+const SetFlowTableRootInSize = 64
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v SetFlowTableRootIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v SetFlowTableRootIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v SetFlowTableRootIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v SetFlowTableRootIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v SetFlowTableRootIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v SetFlowTableRootIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v SetFlowTableRootIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v SetFlowTableRootIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// TableType returns table_type (8 bits at bit 0x80).
+func (v SetFlowTableRootIn) TableType() uint8 { return v[16] }
+
+// SetTableType sets table_type.
+func (v SetFlowTableRootIn) SetTableType(x uint8) { v[16] = x }
+
+// TableOfOtherVPort returns table_of_other_vport (1 bits at bit 0x8f).
+func (v SetFlowTableRootIn) TableOfOtherVPort() bool { return v[17]&0x1 != 0 }
+
+// SetTableOfOtherVPort sets table_of_other_vport.
+func (v SetFlowTableRootIn) SetTableOfOtherVPort(x bool) { v[17] = bit(v[17], 0x1, x) }
+
+// TableVPortNumber returns table_vport_number (16 bits at bit 0x90).
+func (v SetFlowTableRootIn) TableVPortNumber() uint16 { return binary.BigEndian.Uint16(v[18:]) }
+
+// SetTableVPortNumber sets table_vport_number.
+func (v SetFlowTableRootIn) SetTableVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[18:], x) }
+
+// TableID returns table_id (24 bits at bit 0xa8).
+func (v SetFlowTableRootIn) TableID() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetTableID sets table_id; higher bits of x are dropped.
+func (v SetFlowTableRootIn) SetTableID(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// UnderlayQPN returns underlay_qpn (24 bits at bit 0xc8).
+func (v SetFlowTableRootIn) UnderlayQPN() uint32 { return uint32(get32(v[24:], 0, 24)) }
+
+// SetUnderlayQPN sets underlay_qpn; higher bits of x are dropped.
+func (v SetFlowTableRootIn) SetUnderlayQPN(x uint32) { put32(v[24:], 0, 24, uint32(x)) }
+
+// TableEswitchOwnerVHCAIDValid returns table_eswitch_owner_vhca_id_valid (1 bits at bit 0xe0).
+func (v SetFlowTableRootIn) TableEswitchOwnerVHCAIDValid() bool { return v[28]&0x80 != 0 }
+
+// SetTableEswitchOwnerVHCAIDValid sets table_eswitch_owner_vhca_id_valid.
+func (v SetFlowTableRootIn) SetTableEswitchOwnerVHCAIDValid(x bool) { v[28] = bit(v[28], 0x80, x) }
+
+// TableEswitchOwnerVHCAID returns table_eswitch_owner_vhca_id (16 bits at bit 0xf0).
+func (v SetFlowTableRootIn) TableEswitchOwnerVHCAID() uint16 { return binary.BigEndian.Uint16(v[30:]) }
+
+// SetTableEswitchOwnerVHCAID sets table_eswitch_owner_vhca_id.
+func (v SetFlowTableRootIn) SetTableEswitchOwnerVHCAID(x uint16) {
+	binary.BigEndian.PutUint16(v[30:], x)
+}
+
+// SetFlowTableRootOut is a view of struct mlx5_ifc_set_flow_table_root_out_bits.
+type SetFlowTableRootOut []byte
+
+// SetFlowTableRootOutSize is the size of a SetFlowTableRootOut in bytes, without a trailing array.
+const SetFlowTableRootOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v SetFlowTableRootOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v SetFlowTableRootOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v SetFlowTableRootOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v SetFlowTableRootOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// CreateFlowGroupIn is a view of struct mlx5_ifc_create_flow_group_in_bits.
+type CreateFlowGroupIn []byte
+
+// CreateFlowGroupInSize is the size of a CreateFlowGroupIn in bytes, without a trailing array.
+const CreateFlowGroupInSize = 1024
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v CreateFlowGroupIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v CreateFlowGroupIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v CreateFlowGroupIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v CreateFlowGroupIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v CreateFlowGroupIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v CreateFlowGroupIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v CreateFlowGroupIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v CreateFlowGroupIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// TableType returns table_type (8 bits at bit 0x80).
+func (v CreateFlowGroupIn) TableType() uint8 { return v[16] }
+
+// SetTableType sets table_type.
+func (v CreateFlowGroupIn) SetTableType(x uint8) { v[16] = x }
+
+// GroupType returns group_type (4 bits at bit 0x8c).
+func (v CreateFlowGroupIn) GroupType() uint8 { return v[17] >> 0 & 0xf }
+
+// SetGroupType sets group_type; higher bits of x are dropped.
+func (v CreateFlowGroupIn) SetGroupType(x uint8) { v[17] = v[17]&^(0xf<<0) | x&0xf<<0 }
+
+// TableID returns table_id (24 bits at bit 0xa8).
+func (v CreateFlowGroupIn) TableID() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetTableID sets table_id; higher bits of x are dropped.
+func (v CreateFlowGroupIn) SetTableID(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// SourceEswitchOwnerVHCAIDValid returns source_eswitch_owner_vhca_id_valid (1 bits at bit 0xc0).
+func (v CreateFlowGroupIn) SourceEswitchOwnerVHCAIDValid() bool { return v[24]&0x80 != 0 }
+
+// SetSourceEswitchOwnerVHCAIDValid sets source_eswitch_owner_vhca_id_valid.
+func (v CreateFlowGroupIn) SetSourceEswitchOwnerVHCAIDValid(x bool) { v[24] = bit(v[24], 0x80, x) }
+
+// StartFlowIndex returns start_flow_index (32 bits at bit 0xe0).
+func (v CreateFlowGroupIn) StartFlowIndex() uint32 { return binary.BigEndian.Uint32(v[28:]) }
+
+// SetStartFlowIndex sets start_flow_index.
+func (v CreateFlowGroupIn) SetStartFlowIndex(x uint32) { binary.BigEndian.PutUint32(v[28:], x) }
+
+// EndFlowIndex returns end_flow_index (32 bits at bit 0x120).
+func (v CreateFlowGroupIn) EndFlowIndex() uint32 { return binary.BigEndian.Uint32(v[36:]) }
+
+// SetEndFlowIndex sets end_flow_index.
+func (v CreateFlowGroupIn) SetEndFlowIndex(x uint32) { binary.BigEndian.PutUint32(v[36:], x) }
+
+// MatchDefinerID returns match_definer_id (16 bits at bit 0x150).
+func (v CreateFlowGroupIn) MatchDefinerID() uint16 { return binary.BigEndian.Uint16(v[42:]) }
+
+// SetMatchDefinerID sets match_definer_id.
+func (v CreateFlowGroupIn) SetMatchDefinerID(x uint16) { binary.BigEndian.PutUint16(v[42:], x) }
+
+// MatchCriteriaEnable returns match_criteria_enable (8 bits at bit 0x1f8).
+func (v CreateFlowGroupIn) MatchCriteriaEnable() uint8 { return v[63] }
+
+// SetMatchCriteriaEnable sets match_criteria_enable.
+func (v CreateFlowGroupIn) SetMatchCriteriaEnable(x uint8) { v[63] = x }
+
+// MatchCriteria returns the 512 bytes of match_criteria, which alias v.
+func (v CreateFlowGroupIn) MatchCriteria() []byte { return []byte(v[64:576:576]) }
+
+// CreateFlowGroupOut is a view of struct mlx5_ifc_create_flow_group_out_bits.
+type CreateFlowGroupOut []byte
+
+// CreateFlowGroupOutSize is the size of a CreateFlowGroupOut in bytes, without a trailing array.
+const CreateFlowGroupOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v CreateFlowGroupOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v CreateFlowGroupOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v CreateFlowGroupOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v CreateFlowGroupOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// GroupID returns group_id (24 bits at bit 0x48).
+func (v CreateFlowGroupOut) GroupID() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetGroupID sets group_id; higher bits of x are dropped.
+func (v CreateFlowGroupOut) SetGroupID(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// DestroyFlowGroupIn is a view of struct mlx5_ifc_destroy_flow_group_in_bits.
+type DestroyFlowGroupIn []byte
+
+// DestroyFlowGroupInSize is the size of a DestroyFlowGroupIn in bytes, without a trailing array.
+const DestroyFlowGroupInSize = 64
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DestroyFlowGroupIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DestroyFlowGroupIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DestroyFlowGroupIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DestroyFlowGroupIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v DestroyFlowGroupIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v DestroyFlowGroupIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v DestroyFlowGroupIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v DestroyFlowGroupIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// TableType returns table_type (8 bits at bit 0x80).
+func (v DestroyFlowGroupIn) TableType() uint8 { return v[16] }
+
+// SetTableType sets table_type.
+func (v DestroyFlowGroupIn) SetTableType(x uint8) { v[16] = x }
+
+// TableID returns table_id (24 bits at bit 0xa8).
+func (v DestroyFlowGroupIn) TableID() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetTableID sets table_id; higher bits of x are dropped.
+func (v DestroyFlowGroupIn) SetTableID(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// GroupID returns group_id (32 bits at bit 0xc0).
+func (v DestroyFlowGroupIn) GroupID() uint32 { return binary.BigEndian.Uint32(v[24:]) }
+
+// SetGroupID sets group_id.
+func (v DestroyFlowGroupIn) SetGroupID(x uint32) { binary.BigEndian.PutUint32(v[24:], x) }
+
+// DestroyFlowGroupOut is a view of struct mlx5_ifc_destroy_flow_group_out_bits.
+type DestroyFlowGroupOut []byte
+
+// DestroyFlowGroupOutSize is the size of a DestroyFlowGroupOut in bytes, without a trailing array.
+const DestroyFlowGroupOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DestroyFlowGroupOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DestroyFlowGroupOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DestroyFlowGroupOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DestroyFlowGroupOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// FlowContext is a view of struct mlx5_ifc_flow_context_bits.
+type FlowContext []byte
+
+// FlowContextSize is the size of a FlowContext in bytes, without a trailing array.
+const FlowContextSize = 768
+
+// PushVLAN returns the 4 bytes of push_vlan, which alias v.
+func (v FlowContext) PushVLAN() []byte { return []byte(v[0:4:4]) }
+
+// GroupID returns group_id (32 bits at bit 0x20).
+func (v FlowContext) GroupID() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetGroupID sets group_id.
+func (v FlowContext) SetGroupID(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// FlowTag returns flow_tag (24 bits at bit 0x48).
+func (v FlowContext) FlowTag() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetFlowTag sets flow_tag; higher bits of x are dropped.
+func (v FlowContext) SetFlowTag(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// Action returns action (16 bits at bit 0x70).
+func (v FlowContext) Action() uint16 { return binary.BigEndian.Uint16(v[14:]) }
+
+// SetAction sets action.
+func (v FlowContext) SetAction(x uint16) { binary.BigEndian.PutUint16(v[14:], x) }
+
+// ExtendedDestination returns extended_destination (1 bits at bit 0x80).
+func (v FlowContext) ExtendedDestination() bool { return v[16]&0x80 != 0 }
+
+// SetExtendedDestination sets extended_destination.
+func (v FlowContext) SetExtendedDestination(x bool) { v[16] = bit(v[16], 0x80, x) }
+
+// FlowSource returns flow_source (2 bits at bit 0x82).
+func (v FlowContext) FlowSource() uint8 { return v[16] >> 4 & 0x3 }
+
+// SetFlowSource sets flow_source; higher bits of x are dropped.
+func (v FlowContext) SetFlowSource(x uint8) { v[16] = v[16]&^(0x3<<4) | x&0x3<<4 }
+
+// EncryptDecryptType returns encrypt_decrypt_type (4 bits at bit 0x84).
+func (v FlowContext) EncryptDecryptType() uint8 { return v[16] >> 0 & 0xf }
+
+// SetEncryptDecryptType sets encrypt_decrypt_type; higher bits of x are dropped.
+func (v FlowContext) SetEncryptDecryptType(x uint8) { v[16] = v[16]&^(0xf<<0) | x&0xf<<0 }
+
+// DestinationListSize returns destination_list_size (24 bits at bit 0x88).
+func (v FlowContext) DestinationListSize() uint32 { return uint32(get32(v[16:], 0, 24)) }
+
+// SetDestinationListSize sets destination_list_size; higher bits of x are dropped.
+func (v FlowContext) SetDestinationListSize(x uint32) { put32(v[16:], 0, 24, uint32(x)) }
+
+// FlowCounterListSize returns flow_counter_list_size (24 bits at bit 0xa8).
+func (v FlowContext) FlowCounterListSize() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetFlowCounterListSize sets flow_counter_list_size; higher bits of x are dropped.
+func (v FlowContext) SetFlowCounterListSize(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// PacketReformatID returns packet_reformat_id (32 bits at bit 0xc0).
+func (v FlowContext) PacketReformatID() uint32 { return binary.BigEndian.Uint32(v[24:]) }
+
+// SetPacketReformatID sets packet_reformat_id.
+func (v FlowContext) SetPacketReformatID(x uint32) { binary.BigEndian.PutUint32(v[24:], x) }
+
+// ModifyHeaderID returns modify_header_id (32 bits at bit 0xe0).
+func (v FlowContext) ModifyHeaderID() uint32 { return binary.BigEndian.Uint32(v[28:]) }
+
+// SetModifyHeaderID sets modify_header_id.
+func (v FlowContext) SetModifyHeaderID(x uint32) { binary.BigEndian.PutUint32(v[28:], x) }
+
+// PushVLAN2 returns the 4 bytes of push_vlan_2, which alias v.
+func (v FlowContext) PushVLAN2() []byte { return []byte(v[32:36:36]) }
+
+// EncryptDecryptObjID returns encrypt_decrypt_obj_id (32 bits at bit 0x120).
+func (v FlowContext) EncryptDecryptObjID() uint32 { return binary.BigEndian.Uint32(v[36:]) }
+
+// SetEncryptDecryptObjID sets encrypt_decrypt_obj_id.
+func (v FlowContext) SetEncryptDecryptObjID(x uint32) { binary.BigEndian.PutUint32(v[36:], x) }
+
+// MatchValue returns the 512 bytes of match_value, which alias v.
+func (v FlowContext) MatchValue() []byte { return []byte(v[64:576:576]) }
+
+// ExecuteAso returns the 32 bytes of execute_aso, which alias v.
+func (v FlowContext) ExecuteAso() []byte { return []byte(v[576:608:608]) }
+
+// Destination returns the trailing array: 128-bit elements up to the end of v.
+func (v FlowContext) Destination() []byte { return v[768:] }
+
+// DestFormatStruct is a view of struct mlx5_ifc_dest_format_struct_bits.
+type DestFormatStruct []byte
+
+// DestFormatStructSize is the size of a DestFormatStruct in bytes, without a trailing array.
+const DestFormatStructSize = 8
+
+// DestinationType returns destination_type (8 bits at bit 0x0).
+func (v DestFormatStruct) DestinationType() uint8 { return v[0] }
+
+// SetDestinationType sets destination_type.
+func (v DestFormatStruct) SetDestinationType(x uint8) { v[0] = x }
+
+// DestinationID returns destination_id (24 bits at bit 0x8).
+func (v DestFormatStruct) DestinationID() uint32 { return uint32(get32(v[0:], 0, 24)) }
+
+// SetDestinationID sets destination_id; higher bits of x are dropped.
+func (v DestFormatStruct) SetDestinationID(x uint32) { put32(v[0:], 0, 24, uint32(x)) }
+
+// DestinationEswitchOwnerVHCAIDValid returns destination_eswitch_owner_vhca_id_valid (1 bits at bit 0x20).
+func (v DestFormatStruct) DestinationEswitchOwnerVHCAIDValid() bool { return v[4]&0x80 != 0 }
+
+// SetDestinationEswitchOwnerVHCAIDValid sets destination_eswitch_owner_vhca_id_valid.
+func (v DestFormatStruct) SetDestinationEswitchOwnerVHCAIDValid(x bool) { v[4] = bit(v[4], 0x80, x) }
+
+// PacketReformat returns packet_reformat (1 bits at bit 0x21).
+func (v DestFormatStruct) PacketReformat() bool { return v[4]&0x40 != 0 }
+
+// SetPacketReformat sets packet_reformat.
+func (v DestFormatStruct) SetPacketReformat(x bool) { v[4] = bit(v[4], 0x40, x) }
+
+// DestinationEswitchOwnerVHCAID returns destination_eswitch_owner_vhca_id (16 bits at bit 0x30).
+func (v DestFormatStruct) DestinationEswitchOwnerVHCAID() uint16 {
+	return binary.BigEndian.Uint16(v[6:])
+}
+
+// SetDestinationEswitchOwnerVHCAID sets destination_eswitch_owner_vhca_id.
+func (v DestFormatStruct) SetDestinationEswitchOwnerVHCAID(x uint16) {
+	binary.BigEndian.PutUint16(v[6:], x)
+}
+
+// SetFTEIn is a view of struct mlx5_ifc_set_fte_in_bits.
+type SetFTEIn []byte
+
+// SetFTEInSize is the size of a SetFTEIn in bytes, without a trailing array.
+const SetFTEInSize = 832
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v SetFTEIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v SetFTEIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v SetFTEIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v SetFTEIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v SetFTEIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v SetFTEIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v SetFTEIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v SetFTEIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// TableType returns table_type (8 bits at bit 0x80).
+func (v SetFTEIn) TableType() uint8 { return v[16] }
+
+// SetTableType sets table_type.
+func (v SetFTEIn) SetTableType(x uint8) { v[16] = x }
+
+// TableID returns table_id (24 bits at bit 0xa8).
+func (v SetFTEIn) TableID() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetTableID sets table_id; higher bits of x are dropped.
+func (v SetFTEIn) SetTableID(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// IgnoreFlowLevel returns ignore_flow_level (1 bits at bit 0xc0).
+func (v SetFTEIn) IgnoreFlowLevel() bool { return v[24]&0x80 != 0 }
+
+// SetIgnoreFlowLevel sets ignore_flow_level.
+func (v SetFTEIn) SetIgnoreFlowLevel(x bool) { v[24] = bit(v[24], 0x80, x) }
+
+// ModifyEnableMask returns modify_enable_mask (8 bits at bit 0xd8).
+func (v SetFTEIn) ModifyEnableMask() uint8 { return v[27] }
+
+// SetModifyEnableMask sets modify_enable_mask.
+func (v SetFTEIn) SetModifyEnableMask(x uint8) { v[27] = x }
+
+// FlowIndex returns flow_index (32 bits at bit 0x100).
+func (v SetFTEIn) FlowIndex() uint32 { return binary.BigEndian.Uint32(v[32:]) }
+
+// SetFlowIndex sets flow_index.
+func (v SetFTEIn) SetFlowIndex(x uint32) { binary.BigEndian.PutUint32(v[32:], x) }
+
+// FlowContext returns the 768 bytes of flow_context, which alias v.
+func (v SetFTEIn) FlowContext() FlowContext { return FlowContext(v[64:832:832]) }
+
+// SetFTEOut is a view of struct mlx5_ifc_set_fte_out_bits.
+type SetFTEOut []byte
+
+// SetFTEOutSize is the size of a SetFTEOut in bytes, without a trailing array.
+const SetFTEOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v SetFTEOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v SetFTEOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v SetFTEOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v SetFTEOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DeleteFTEIn is a view of struct mlx5_ifc_delete_fte_in_bits.
+type DeleteFTEIn []byte
+
+// DeleteFTEInSize is the size of a DeleteFTEIn in bytes, without a trailing array.
+const DeleteFTEInSize = 64
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DeleteFTEIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DeleteFTEIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DeleteFTEIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DeleteFTEIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// OtherVPort returns other_vport (1 bits at bit 0x40).
+func (v DeleteFTEIn) OtherVPort() bool { return v[8]&0x80 != 0 }
+
+// SetOtherVPort sets other_vport.
+func (v DeleteFTEIn) SetOtherVPort(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// VPortNumber returns vport_number (16 bits at bit 0x50).
+func (v DeleteFTEIn) VPortNumber() uint16 { return binary.BigEndian.Uint16(v[10:]) }
+
+// SetVPortNumber sets vport_number.
+func (v DeleteFTEIn) SetVPortNumber(x uint16) { binary.BigEndian.PutUint16(v[10:], x) }
+
+// TableType returns table_type (8 bits at bit 0x80).
+func (v DeleteFTEIn) TableType() uint8 { return v[16] }
+
+// SetTableType sets table_type.
+func (v DeleteFTEIn) SetTableType(x uint8) { v[16] = x }
+
+// TableID returns table_id (24 bits at bit 0xa8).
+func (v DeleteFTEIn) TableID() uint32 { return uint32(get32(v[20:], 0, 24)) }
+
+// SetTableID sets table_id; higher bits of x are dropped.
+func (v DeleteFTEIn) SetTableID(x uint32) { put32(v[20:], 0, 24, uint32(x)) }
+
+// FlowIndex returns flow_index (32 bits at bit 0x100).
+func (v DeleteFTEIn) FlowIndex() uint32 { return binary.BigEndian.Uint32(v[32:]) }
+
+// SetFlowIndex sets flow_index.
+func (v DeleteFTEIn) SetFlowIndex(x uint32) { binary.BigEndian.PutUint32(v[32:], x) }
+
+// DeleteFTEOut is a view of struct mlx5_ifc_delete_fte_out_bits.
+type DeleteFTEOut []byte
+
+// DeleteFTEOutSize is the size of a DeleteFTEOut in bytes, without a trailing array.
+const DeleteFTEOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DeleteFTEOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DeleteFTEOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DeleteFTEOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DeleteFTEOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// AttachToMcgIn is a view of struct mlx5_ifc_attach_to_mcg_in_bits.
+type AttachToMcgIn []byte
+
+// AttachToMcgInSize is the size of a AttachToMcgIn in bytes, without a trailing array.
+const AttachToMcgInSize = 32
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v AttachToMcgIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v AttachToMcgIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v AttachToMcgIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v AttachToMcgIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v AttachToMcgIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v AttachToMcgIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// QPN returns qpn (24 bits at bit 0x48).
+func (v AttachToMcgIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetQPN sets qpn; higher bits of x are dropped.
+func (v AttachToMcgIn) SetQPN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// MulticastGID returns the 16 bytes of multicast_gid, which alias v.
+func (v AttachToMcgIn) MulticastGID() []byte { return []byte(v[16:32:32]) }
+
+// AttachToMcgOut is a view of struct mlx5_ifc_attach_to_mcg_out_bits.
+type AttachToMcgOut []byte
+
+// AttachToMcgOutSize is the size of a AttachToMcgOut in bytes, without a trailing array.
+const AttachToMcgOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v AttachToMcgOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v AttachToMcgOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v AttachToMcgOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v AttachToMcgOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// DetachFromMcgIn is a view of struct mlx5_ifc_detach_from_mcg_in_bits.
+type DetachFromMcgIn []byte
+
+// DetachFromMcgInSize is the size of a DetachFromMcgIn in bytes, without a trailing array.
+const DetachFromMcgInSize = 32
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DetachFromMcgIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DetachFromMcgIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// UID returns uid (16 bits at bit 0x10).
+func (v DetachFromMcgIn) UID() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetUID sets uid.
+func (v DetachFromMcgIn) SetUID(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DetachFromMcgIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DetachFromMcgIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// QPN returns qpn (24 bits at bit 0x48).
+func (v DetachFromMcgIn) QPN() uint32 { return uint32(get32(v[8:], 0, 24)) }
+
+// SetQPN sets qpn; higher bits of x are dropped.
+func (v DetachFromMcgIn) SetQPN(x uint32) { put32(v[8:], 0, 24, uint32(x)) }
+
+// MulticastGID returns the 16 bytes of multicast_gid, which alias v.
+func (v DetachFromMcgIn) MulticastGID() []byte { return []byte(v[16:32:32]) }
+
+// DetachFromMcgOut is a view of struct mlx5_ifc_detach_from_mcg_out_bits.
+type DetachFromMcgOut []byte
+
+// DetachFromMcgOutSize is the size of a DetachFromMcgOut in bytes, without a trailing array.
+const DetachFromMcgOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DetachFromMcgOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DetachFromMcgOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DetachFromMcgOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DetachFromMcgOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
 // layouts has the table of each view.
 var layouts = [...]Layout{
 	{Name: "general_obj_in_cmd_hdr", Bytes: 16, Fields: []LayoutField{
@@ -5940,5 +11966,1842 @@ var layouts = [...]Layout{
 		{"roce_slow_restart", 1664, 32},
 		{"roce_slow_restart_cnps", 1696, 32},
 		{"roce_slow_restart_trans", 1728, 32},
+	}},
+	{Name: "enable_hca_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"embedded_cpu_function", 64, 1},
+		{"function_id", 80, 16},
+	}},
+	{Name: "enable_hca_out", Bytes: 12, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "disable_hca_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"embedded_cpu_function", 64, 1},
+		{"function_id", 80, 16},
+	}},
+	{Name: "disable_hca_out", Bytes: 12, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "init_hca_in", Bytes: 32, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"sw_vhca_id", 98, 14},
+		{"sw_owner_id", 128, 128},
+	}},
+	{Name: "init_hca_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "teardown_hca_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"profile", 80, 16},
+	}},
+	{Name: "teardown_hca_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"state", 127, 1},
+	}},
+	{Name: "query_pages_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"embedded_cpu_function", 64, 1},
+		{"function_id", 80, 16},
+	}},
+	{Name: "query_pages_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"embedded_cpu_function", 64, 1},
+		{"function_id", 80, 16},
+		{"num_pages", 96, 32},
+	}},
+	{Name: "manage_pages_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"embedded_cpu_function", 64, 1},
+		{"function_id", 80, 16},
+		{"input_num_entries", 96, 32},
+	}},
+	{Name: "manage_pages_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"output_num_entries", 64, 32},
+	}},
+	{Name: "set_issi_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"current_issi", 80, 16},
+	}},
+	{Name: "set_issi_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "set_hca_cap_in", Bytes: 4112, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_function", 64, 1},
+		{"function_id", 80, 16},
+	}},
+	{Name: "set_hca_cap_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "access_register_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"register_id", 80, 16},
+		{"argument", 96, 32},
+	}},
+	{Name: "access_register_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "ptys_reg", Bytes: 64, Fields: []LayoutField{
+		{"an_disable_admin", 1, 1},
+		{"an_disable_cap", 2, 1},
+		{"local_port", 8, 8},
+		{"proto_mask", 29, 3},
+		{"an_status", 32, 4},
+		{"data_rate_oper", 48, 16},
+		{"ext_eth_proto_capability", 64, 32},
+		{"eth_proto_capability", 96, 32},
+		{"ib_link_width_capability", 128, 16},
+		{"ib_proto_capability", 144, 16},
+		{"ext_eth_proto_admin", 160, 32},
+		{"eth_proto_admin", 192, 32},
+		{"ib_link_width_admin", 224, 16},
+		{"ib_proto_admin", 240, 16},
+		{"ext_eth_proto_oper", 256, 32},
+		{"eth_proto_oper", 288, 32},
+		{"ib_link_width_oper", 320, 16},
+		{"ib_proto_oper", 336, 16},
+		{"connector_type", 380, 4},
+		{"eth_proto_lp_advertise", 384, 32},
+	}},
+	{Name: "pmtu_reg", Bytes: 16, Fields: []LayoutField{
+		{"local_port", 8, 8},
+		{"max_mtu", 32, 16},
+		{"admin_mtu", 64, 16},
+		{"oper_mtu", 96, 16},
+	}},
+	{Name: "paos_reg", Bytes: 16, Fields: []LayoutField{
+		{"swid", 0, 8},
+		{"local_port", 8, 8},
+		{"admin_status", 20, 4},
+		{"oper_status", 28, 4},
+		{"ase", 32, 1},
+		{"ee", 33, 1},
+		{"e", 62, 2},
+	}},
+	{Name: "mad_ifc_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"remote_lid", 64, 16},
+		{"port", 88, 8},
+		{"mad", 128, 2048},
+	}},
+	{Name: "mad_ifc_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"response_mad_packet", 128, 2048},
+	}},
+	{Name: "atomic_caps", Bytes: 256, Fields: []LayoutField{
+		{"atomic_req_8B_endianness_mode", 64, 2},
+		{"supported_atomic_req_8B_endianness_mode_1", 70, 1},
+		{"atomic_operations", 144, 16},
+		{"atomic_size_qp", 176, 16},
+		{"atomic_size_dc", 208, 16},
+	}},
+	{Name: "per_protocol_networking_offload_caps", Bytes: 256, Fields: []LayoutField{
+		{"csum_cap", 0, 1},
+		{"vlan_cap", 1, 1},
+		{"lro_cap", 2, 1},
+		{"lro_psh_flag", 3, 1},
+		{"lro_time_stamp", 4, 1},
+		{"wqe_vlan_insert", 7, 1},
+		{"self_lb_en_modifiable", 8, 1},
+		{"max_lso_cap", 11, 5},
+		{"multi_pkt_send_wqe", 16, 2},
+		{"wqe_inline_mode", 18, 2},
+		{"rss_ind_tbl_cap", 20, 4},
+		{"reg_umr_sq", 24, 1},
+		{"scatter_fcs", 25, 1},
+		{"enhanced_multi_pkt_send_wqe", 26, 1},
+		{"tunnel_lso_const_out_ip_id", 27, 1},
+		{"tunnel_lro_gre", 28, 1},
+		{"tunnel_lro_vxlan", 29, 1},
+		{"tunnel_stateless_gre", 30, 1},
+		{"tunnel_stateless_vxlan", 31, 1},
+		{"swp", 32, 1},
+		{"swp_csum", 33, 1},
+		{"swp_lso", 34, 1},
+		{"cqe_checksum_full", 35, 1},
+		{"tunnel_stateless_geneve_tx", 36, 1},
+		{"tunnel_stateless_mpls_over_udp", 37, 1},
+		{"tunnel_stateless_mpls_over_gre", 38, 1},
+		{"tunnel_stateless_vxlan_gpe", 39, 1},
+		{"tunnel_stateless_ipv4_over_vxlan", 40, 1},
+		{"tunnel_stateless_ip_over_ip", 41, 1},
+		{"insert_trailer", 42, 1},
+		{"tunnel_stateless_ip_over_ip_rx", 44, 1},
+		{"tunnel_stateless_ip_over_ip_tx", 45, 1},
+		{"max_vxlan_udp_ports", 48, 8},
+		{"max_geneve_opt_len", 62, 1},
+		{"tunnel_stateless_geneve_rx", 63, 1},
+		{"lro_min_mss_size", 80, 16},
+		{"lro_timer_supported_periods", 384, 128},
+	}},
+	{Name: "flow_table_nic_cap", Bytes: 4096, Fields: []LayoutField{
+		{"nic_rx_multi_path_tirs", 0, 1},
+		{"nic_rx_multi_path_tirs_fts", 1, 1},
+		{"allow_sniffer_and_nic_rx_shared_tir", 2, 1},
+		{"sw_owner_reformat_supported", 7, 1},
+		{"encap_general_header", 32, 1},
+		{"log_max_packet_reformat_context", 43, 5},
+		{"max_encap_header_size", 54, 10},
+		{"flow_table_properties_nic_receive", 512, 512},
+		{"flow_table_properties_nic_receive_rdma", 1024, 512},
+		{"flow_table_properties_nic_receive_sniffer", 1536, 512},
+		{"flow_table_properties_nic_transmit", 2048, 512},
+		{"flow_table_properties_nic_transmit_rdma", 2560, 512},
+		{"flow_table_properties_nic_transmit_sniffer", 3072, 512},
+		{"ft_field_support_2_nic_receive_rdma.bth_opcode", 5390, 1},
+		{"ft_field_support_2_nic_transmit_rdma.bth_opcode", 6158, 1},
+		{"sw_steering_nic_rx_action_drop_icm_address", 8192, 64},
+		{"sw_steering_nic_tx_action_drop_icm_address", 8256, 64},
+		{"sw_steering_nic_tx_action_allow_icm_address", 8320, 64},
+	}},
+	{Name: "flow_table_prop_layout", Bytes: 64, Fields: []LayoutField{
+		{"ft_support", 0, 1},
+		{"flow_counter", 2, 1},
+		{"flow_modify_en", 3, 1},
+		{"modify_root", 4, 1},
+		{"identified_miss_table_mode", 5, 1},
+		{"flow_table_modify", 6, 1},
+		{"reformat", 7, 1},
+		{"decap", 8, 1},
+		{"pop_vlan", 10, 1},
+		{"push_vlan", 11, 1},
+		{"pop_vlan_2", 13, 1},
+		{"push_vlan_2", 14, 1},
+		{"reformat_and_vlan_action", 15, 1},
+		{"sw_owner", 17, 1},
+		{"reformat_l3_tunnel_to_l2", 18, 1},
+		{"reformat_l2_to_l3_tunnel", 19, 1},
+		{"reformat_and_modify_action", 20, 1},
+		{"ignore_flow_level", 21, 1},
+		{"table_miss_action_domain", 23, 1},
+		{"termination_table", 24, 1},
+		{"reformat_and_fwd_to_table", 25, 1},
+		{"ipsec_encrypt", 28, 1},
+		{"ipsec_decrypt", 29, 1},
+		{"sw_owner_v2", 30, 1},
+		{"termination_table_raw_traffic", 32, 1},
+		{"log_max_ft_size", 34, 6},
+		{"log_max_modify_header_context", 40, 8},
+		{"max_modify_header_actions", 48, 8},
+		{"max_ft_level", 56, 8},
+		{"execute_aso", 70, 1},
+		{"reformat_insert", 98, 1},
+		{"reformat_remove", 99, 1},
+		{"macsec_encrypt", 100, 1},
+		{"macsec_decrypt", 101, 1},
+		{"reformat_add_macsec", 104, 1},
+		{"reformat_remove_macsec", 105, 1},
+		{"log_max_ft_num", 120, 8},
+		{"log_max_flow_counter", 144, 8},
+		{"log_max_destination", 152, 8},
+		{"log_max_flow", 184, 8},
+		{"ft_field_support", 256, 128},
+		{"ft_field_bitmask_support", 384, 128},
+	}},
+	{Name: "flow_table_fields_supported", Bytes: 16, Fields: []LayoutField{
+		{"outer_dmac", 0, 1},
+		{"outer_smac", 1, 1},
+		{"outer_ether_type", 2, 1},
+		{"outer_ip_version", 3, 1},
+		{"outer_first_prio", 4, 1},
+		{"outer_first_cfi", 5, 1},
+		{"outer_first_vid", 6, 1},
+		{"outer_ipv4_ttl", 7, 1},
+		{"outer_second_prio", 8, 1},
+		{"outer_second_cfi", 9, 1},
+		{"outer_second_vid", 10, 1},
+		{"outer_sip", 12, 1},
+		{"outer_dip", 13, 1},
+		{"outer_frag", 14, 1},
+		{"outer_ip_protocol", 15, 1},
+		{"outer_ip_ecn", 16, 1},
+		{"outer_ip_dscp", 17, 1},
+		{"outer_udp_sport", 18, 1},
+		{"outer_udp_dport", 19, 1},
+		{"outer_tcp_sport", 20, 1},
+		{"outer_tcp_dport", 21, 1},
+		{"outer_tcp_flags", 22, 1},
+		{"outer_gre_protocol", 23, 1},
+		{"outer_gre_key", 24, 1},
+		{"outer_vxlan_vni", 25, 1},
+		{"outer_geneve_vni", 26, 1},
+		{"outer_geneve_oam", 27, 1},
+		{"outer_geneve_protocol_type", 28, 1},
+		{"outer_geneve_opt_len", 29, 1},
+		{"source_vhca_port", 30, 1},
+		{"source_eswitch_port", 31, 1},
+		{"inner_dmac", 32, 1},
+		{"inner_smac", 33, 1},
+		{"inner_ether_type", 34, 1},
+		{"inner_ip_version", 35, 1},
+		{"inner_first_prio", 36, 1},
+		{"inner_first_cfi", 37, 1},
+		{"inner_first_vid", 38, 1},
+		{"inner_second_prio", 40, 1},
+		{"inner_second_cfi", 41, 1},
+		{"inner_second_vid", 42, 1},
+		{"inner_sip", 44, 1},
+		{"inner_dip", 45, 1},
+		{"inner_frag", 46, 1},
+		{"inner_ip_protocol", 47, 1},
+		{"inner_ip_ecn", 48, 1},
+		{"inner_ip_dscp", 49, 1},
+		{"inner_udp_sport", 50, 1},
+		{"inner_udp_dport", 51, 1},
+		{"inner_tcp_sport", 52, 1},
+		{"inner_tcp_dport", 53, 1},
+		{"inner_tcp_flags", 54, 1},
+		{"geneve_tlv_option_0_data", 64, 1},
+		{"geneve_tlv_option_0_exist", 65, 1},
+		{"outer_first_mpls_over_udp", 69, 4},
+		{"outer_first_mpls_over_gre", 73, 4},
+		{"inner_first_mpls", 77, 4},
+		{"outer_first_mpls", 81, 4},
+		{"outer_esp_spi", 87, 1},
+		{"bth_dst_qp", 90, 1},
+		{"metadata_reg_c_7", 120, 1},
+		{"metadata_reg_c_6", 121, 1},
+		{"metadata_reg_c_5", 122, 1},
+		{"metadata_reg_c_4", 123, 1},
+		{"metadata_reg_c_3", 124, 1},
+		{"metadata_reg_c_2", 125, 1},
+		{"metadata_reg_c_1", 126, 1},
+		{"metadata_reg_c_0", 127, 1},
+	}},
+	{Name: "query_special_contexts_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+	}},
+	{Name: "query_special_contexts_out", Bytes: 32, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"dump_fill_mkey", 64, 32},
+		{"resd_lkey", 96, 32},
+		{"null_mkey", 128, 32},
+	}},
+	{Name: "query_eq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"eq_number", 88, 8},
+	}},
+	{Name: "query_eq_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"eq_context_entry.status", 128, 4},
+		{"eq_context_entry.ec", 141, 1},
+		{"eq_context_entry.oi", 142, 1},
+		{"eq_context_entry.st", 148, 4},
+		{"eq_context_entry.page_offset", 212, 6},
+		{"eq_context_entry.log_eq_size", 227, 5},
+		{"eq_context_entry.uar_page", 232, 24},
+		{"eq_context_entry.intr", 308, 12},
+		{"eq_context_entry.log_page_size", 323, 5},
+		{"eq_context_entry.consumer_counter", 456, 24},
+		{"eq_context_entry.producer_counter", 488, 24},
+		{"event_bitmask", 704, 64},
+	}},
+	{Name: "nic_vport_context", Bytes: 256, Fields: []LayoutField{
+		{"min_wqe_inline_mode", 5, 3},
+		{"disable_mc_local_lb", 29, 1},
+		{"disable_uc_local_lb", 30, 1},
+		{"roce_en", 31, 1},
+		{"arm_change_event", 32, 1},
+		{"event_on_mtu", 59, 1},
+		{"event_on_promisc_change", 60, 1},
+		{"event_on_vlan_change", 61, 1},
+		{"event_on_mc_address_change", 62, 1},
+		{"event_on_uc_address_change", 63, 1},
+		{"vhca_id_type", 64, 1},
+		{"affiliation_criteria", 76, 4},
+		{"affiliated_vhca_id", 80, 16},
+		{"mtu", 304, 16},
+		{"system_image_guid", 320, 64},
+		{"port_guid", 384, 64},
+		{"node_guid", 448, 64},
+		{"qkey_violation_counter", 832, 16},
+		{"promisc_uc", 1920, 1},
+		{"promisc_mc", 1921, 1},
+		{"promisc_all", 1922, 1},
+		{"allowed_list_type", 1925, 3},
+		{"allowed_list_size", 1940, 12},
+		{"permanent_address.mac_addr_47_32", 1968, 16},
+		{"permanent_address.mac_addr_31_0", 1984, 32},
+	}},
+	{Name: "query_nic_vport_context_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"allowed_list_type", 101, 3},
+	}},
+	{Name: "query_nic_vport_context_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"nic_vport_context.min_wqe_inline_mode", 133, 3},
+		{"nic_vport_context.disable_mc_local_lb", 157, 1},
+		{"nic_vport_context.disable_uc_local_lb", 158, 1},
+		{"nic_vport_context.roce_en", 159, 1},
+		{"nic_vport_context.arm_change_event", 160, 1},
+		{"nic_vport_context.event_on_mtu", 187, 1},
+		{"nic_vport_context.event_on_promisc_change", 188, 1},
+		{"nic_vport_context.event_on_vlan_change", 189, 1},
+		{"nic_vport_context.event_on_mc_address_change", 190, 1},
+		{"nic_vport_context.event_on_uc_address_change", 191, 1},
+		{"nic_vport_context.vhca_id_type", 192, 1},
+		{"nic_vport_context.affiliation_criteria", 204, 4},
+		{"nic_vport_context.affiliated_vhca_id", 208, 16},
+		{"nic_vport_context.mtu", 432, 16},
+		{"nic_vport_context.system_image_guid", 448, 64},
+		{"nic_vport_context.port_guid", 512, 64},
+		{"nic_vport_context.node_guid", 576, 64},
+		{"nic_vport_context.qkey_violation_counter", 960, 16},
+		{"nic_vport_context.promisc_uc", 2048, 1},
+		{"nic_vport_context.promisc_mc", 2049, 1},
+		{"nic_vport_context.promisc_all", 2050, 1},
+		{"nic_vport_context.allowed_list_type", 2053, 3},
+		{"nic_vport_context.allowed_list_size", 2068, 12},
+		{"nic_vport_context.permanent_address.mac_addr_47_32", 2096, 16},
+		{"nic_vport_context.permanent_address.mac_addr_31_0", 2112, 32},
+	}},
+	{Name: "modify_nic_vport_field_select", Bytes: 4, Fields: []LayoutField{
+		{"affiliation", 18, 1},
+		{"disable_uc_local_lb", 20, 1},
+		{"disable_mc_local_lb", 21, 1},
+		{"node_guid", 22, 1},
+		{"port_guid", 23, 1},
+		{"min_inline", 24, 1},
+		{"mtu", 25, 1},
+		{"change_event", 26, 1},
+		{"promisc", 27, 1},
+		{"permanent_address", 28, 1},
+		{"addresses_list", 29, 1},
+		{"roce_en", 30, 1},
+	}},
+	{Name: "modify_nic_vport_context_in", Bytes: 512, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"field_select.affiliation", 114, 1},
+		{"field_select.disable_uc_local_lb", 116, 1},
+		{"field_select.disable_mc_local_lb", 117, 1},
+		{"field_select.node_guid", 118, 1},
+		{"field_select.port_guid", 119, 1},
+		{"field_select.min_inline", 120, 1},
+		{"field_select.mtu", 121, 1},
+		{"field_select.change_event", 122, 1},
+		{"field_select.promisc", 123, 1},
+		{"field_select.permanent_address", 124, 1},
+		{"field_select.addresses_list", 125, 1},
+		{"field_select.roce_en", 126, 1},
+		{"nic_vport_context.min_wqe_inline_mode", 2053, 3},
+		{"nic_vport_context.disable_mc_local_lb", 2077, 1},
+		{"nic_vport_context.disable_uc_local_lb", 2078, 1},
+		{"nic_vport_context.roce_en", 2079, 1},
+		{"nic_vport_context.arm_change_event", 2080, 1},
+		{"nic_vport_context.event_on_mtu", 2107, 1},
+		{"nic_vport_context.event_on_promisc_change", 2108, 1},
+		{"nic_vport_context.event_on_vlan_change", 2109, 1},
+		{"nic_vport_context.event_on_mc_address_change", 2110, 1},
+		{"nic_vport_context.event_on_uc_address_change", 2111, 1},
+		{"nic_vport_context.vhca_id_type", 2112, 1},
+		{"nic_vport_context.affiliation_criteria", 2124, 4},
+		{"nic_vport_context.affiliated_vhca_id", 2128, 16},
+		{"nic_vport_context.mtu", 2352, 16},
+		{"nic_vport_context.system_image_guid", 2368, 64},
+		{"nic_vport_context.port_guid", 2432, 64},
+		{"nic_vport_context.node_guid", 2496, 64},
+		{"nic_vport_context.qkey_violation_counter", 2880, 16},
+		{"nic_vport_context.promisc_uc", 3968, 1},
+		{"nic_vport_context.promisc_mc", 3969, 1},
+		{"nic_vport_context.promisc_all", 3970, 1},
+		{"nic_vport_context.allowed_list_type", 3973, 3},
+		{"nic_vport_context.allowed_list_size", 3988, 12},
+		{"nic_vport_context.permanent_address.mac_addr_47_32", 4016, 16},
+		{"nic_vport_context.permanent_address.mac_addr_31_0", 4032, 32},
+	}},
+	{Name: "modify_nic_vport_context_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "query_vport_state_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+	}},
+	{Name: "query_vport_state_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"admin_state", 120, 4},
+		{"state", 124, 4},
+	}},
+	{Name: "modify_vport_state_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"admin_state", 120, 4},
+	}},
+	{Name: "modify_vport_state_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "query_hca_vport_pkey_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"port_num", 76, 4},
+		{"vport_number", 80, 16},
+		{"pkey_index", 112, 16},
+	}},
+	{Name: "query_hca_vport_pkey_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "query_vport_counter_in", Bytes: 32, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"port_num", 76, 4},
+		{"vport_number", 80, 16},
+		{"clear", 192, 1},
+	}},
+	{Name: "query_vport_counter_out", Bytes: 528, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"received_errors", 128, 128},
+		{"transmit_errors", 256, 128},
+		{"received_ib_unicast", 384, 128},
+		{"transmitted_ib_unicast", 512, 128},
+		{"received_ib_multicast", 640, 128},
+		{"transmitted_ib_multicast", 768, 128},
+		{"received_eth_broadcast", 896, 128},
+		{"transmitted_eth_broadcast", 1024, 128},
+		{"received_eth_unicast", 1152, 128},
+		{"transmitted_eth_unicast", 1280, 128},
+		{"received_eth_multicast", 1408, 128},
+		{"transmitted_eth_multicast", 1536, 128},
+	}},
+	{Name: "alloc_xrcd_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+	}},
+	{Name: "alloc_xrcd_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"xrcd", 72, 24},
+	}},
+	{Name: "dealloc_xrcd_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"xrcd", 72, 24},
+	}},
+	{Name: "dealloc_xrcd_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "alloc_transport_domain_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+	}},
+	{Name: "alloc_transport_domain_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"transport_domain", 72, 24},
+	}},
+	{Name: "dealloc_transport_domain_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"transport_domain", 72, 24},
+	}},
+	{Name: "dealloc_transport_domain_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "wq", Bytes: 192, Fields: []LayoutField{
+		{"wq_type", 0, 4},
+		{"wq_signature", 4, 1},
+		{"end_padding_mode", 5, 2},
+		{"cd_slave", 7, 1},
+		{"hds_skip_first_sge", 32, 1},
+		{"log2_hds_buf_size", 33, 3},
+		{"page_offset", 43, 5},
+		{"lwm", 48, 16},
+		{"pd", 72, 24},
+		{"uar_page", 104, 24},
+		{"dbr_addr", 128, 64},
+		{"hw_counter", 192, 32},
+		{"sw_counter", 224, 32},
+		{"log_wq_stride", 268, 4},
+		{"log_wq_pg_sz", 275, 5},
+		{"log_wq_sz", 283, 5},
+		{"dbr_umem_valid", 288, 1},
+		{"wq_umem_valid", 289, 1},
+		{"log_hairpin_num_packets", 291, 5},
+		{"log_hairpin_data_sz", 299, 5},
+		{"log_wqe_num_of_strides", 308, 4},
+		{"two_byte_shift_en", 312, 1},
+		{"log_wqe_stride_size", 317, 3},
+		{"headers_mkey", 448, 32},
+		{"shampo_enable", 480, 1},
+		{"log_reservation_size", 485, 3},
+		{"log_max_num_of_packets_per_reservation", 493, 3},
+		{"log_headers_entry_size", 502, 2},
+		{"log_headers_buffer_entry_num", 508, 4},
+	}},
+	{Name: "rmpc", Bytes: 240, Fields: []LayoutField{
+		{"state", 8, 4},
+		{"basic_cyclic_rcv_wqe", 32, 1},
+		{"wq.wq_type", 384, 4},
+		{"wq.wq_signature", 388, 1},
+		{"wq.end_padding_mode", 389, 2},
+		{"wq.cd_slave", 391, 1},
+		{"wq.hds_skip_first_sge", 416, 1},
+		{"wq.log2_hds_buf_size", 417, 3},
+		{"wq.page_offset", 427, 5},
+		{"wq.lwm", 432, 16},
+		{"wq.pd", 456, 24},
+		{"wq.uar_page", 488, 24},
+		{"wq.dbr_addr", 512, 64},
+		{"wq.hw_counter", 576, 32},
+		{"wq.sw_counter", 608, 32},
+		{"wq.log_wq_stride", 652, 4},
+		{"wq.log_wq_pg_sz", 659, 5},
+		{"wq.log_wq_sz", 667, 5},
+		{"wq.dbr_umem_valid", 672, 1},
+		{"wq.wq_umem_valid", 673, 1},
+		{"wq.log_hairpin_num_packets", 675, 5},
+		{"wq.log_hairpin_data_sz", 683, 5},
+		{"wq.log_wqe_num_of_strides", 692, 4},
+		{"wq.two_byte_shift_en", 696, 1},
+		{"wq.log_wqe_stride_size", 701, 3},
+		{"wq.headers_mkey", 832, 32},
+		{"wq.shampo_enable", 864, 1},
+		{"wq.log_reservation_size", 869, 3},
+		{"wq.log_max_num_of_packets_per_reservation", 877, 3},
+		{"wq.log_headers_entry_size", 886, 2},
+		{"wq.log_headers_buffer_entry_num", 892, 4},
+	}},
+	{Name: "rmp_bitmask", Bytes: 8, Fields: []LayoutField{
+		{"lwm", 63, 1},
+	}},
+	{Name: "create_rmp_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"ctx.state", 264, 4},
+		{"ctx.basic_cyclic_rcv_wqe", 288, 1},
+		{"ctx.wq.wq_type", 640, 4},
+		{"ctx.wq.wq_signature", 644, 1},
+		{"ctx.wq.end_padding_mode", 645, 2},
+		{"ctx.wq.cd_slave", 647, 1},
+		{"ctx.wq.hds_skip_first_sge", 672, 1},
+		{"ctx.wq.log2_hds_buf_size", 673, 3},
+		{"ctx.wq.page_offset", 683, 5},
+		{"ctx.wq.lwm", 688, 16},
+		{"ctx.wq.pd", 712, 24},
+		{"ctx.wq.uar_page", 744, 24},
+		{"ctx.wq.dbr_addr", 768, 64},
+		{"ctx.wq.hw_counter", 832, 32},
+		{"ctx.wq.sw_counter", 864, 32},
+		{"ctx.wq.log_wq_stride", 908, 4},
+		{"ctx.wq.log_wq_pg_sz", 915, 5},
+		{"ctx.wq.log_wq_sz", 923, 5},
+		{"ctx.wq.dbr_umem_valid", 928, 1},
+		{"ctx.wq.wq_umem_valid", 929, 1},
+		{"ctx.wq.log_hairpin_num_packets", 931, 5},
+		{"ctx.wq.log_hairpin_data_sz", 939, 5},
+		{"ctx.wq.log_wqe_num_of_strides", 948, 4},
+		{"ctx.wq.two_byte_shift_en", 952, 1},
+		{"ctx.wq.log_wqe_stride_size", 957, 3},
+		{"ctx.wq.headers_mkey", 1088, 32},
+		{"ctx.wq.shampo_enable", 1120, 1},
+		{"ctx.wq.log_reservation_size", 1125, 3},
+		{"ctx.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"ctx.wq.log_headers_entry_size", 1142, 2},
+		{"ctx.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "create_rmp_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"rmpn", 72, 24},
+	}},
+	{Name: "query_rmp_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"rmpn", 72, 24},
+	}},
+	{Name: "query_rmp_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"rmp_context.state", 264, 4},
+		{"rmp_context.basic_cyclic_rcv_wqe", 288, 1},
+		{"rmp_context.wq.wq_type", 640, 4},
+		{"rmp_context.wq.wq_signature", 644, 1},
+		{"rmp_context.wq.end_padding_mode", 645, 2},
+		{"rmp_context.wq.cd_slave", 647, 1},
+		{"rmp_context.wq.hds_skip_first_sge", 672, 1},
+		{"rmp_context.wq.log2_hds_buf_size", 673, 3},
+		{"rmp_context.wq.page_offset", 683, 5},
+		{"rmp_context.wq.lwm", 688, 16},
+		{"rmp_context.wq.pd", 712, 24},
+		{"rmp_context.wq.uar_page", 744, 24},
+		{"rmp_context.wq.dbr_addr", 768, 64},
+		{"rmp_context.wq.hw_counter", 832, 32},
+		{"rmp_context.wq.sw_counter", 864, 32},
+		{"rmp_context.wq.log_wq_stride", 908, 4},
+		{"rmp_context.wq.log_wq_pg_sz", 915, 5},
+		{"rmp_context.wq.log_wq_sz", 923, 5},
+		{"rmp_context.wq.dbr_umem_valid", 928, 1},
+		{"rmp_context.wq.wq_umem_valid", 929, 1},
+		{"rmp_context.wq.log_hairpin_num_packets", 931, 5},
+		{"rmp_context.wq.log_hairpin_data_sz", 939, 5},
+		{"rmp_context.wq.log_wqe_num_of_strides", 948, 4},
+		{"rmp_context.wq.two_byte_shift_en", 952, 1},
+		{"rmp_context.wq.log_wqe_stride_size", 957, 3},
+		{"rmp_context.wq.headers_mkey", 1088, 32},
+		{"rmp_context.wq.shampo_enable", 1120, 1},
+		{"rmp_context.wq.log_reservation_size", 1125, 3},
+		{"rmp_context.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"rmp_context.wq.log_headers_entry_size", 1142, 2},
+		{"rmp_context.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "modify_rmp_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"rmp_state", 64, 4},
+		{"rmpn", 72, 24},
+		{"bitmask.lwm", 191, 1},
+		{"ctx.state", 264, 4},
+		{"ctx.basic_cyclic_rcv_wqe", 288, 1},
+		{"ctx.wq.wq_type", 640, 4},
+		{"ctx.wq.wq_signature", 644, 1},
+		{"ctx.wq.end_padding_mode", 645, 2},
+		{"ctx.wq.cd_slave", 647, 1},
+		{"ctx.wq.hds_skip_first_sge", 672, 1},
+		{"ctx.wq.log2_hds_buf_size", 673, 3},
+		{"ctx.wq.page_offset", 683, 5},
+		{"ctx.wq.lwm", 688, 16},
+		{"ctx.wq.pd", 712, 24},
+		{"ctx.wq.uar_page", 744, 24},
+		{"ctx.wq.dbr_addr", 768, 64},
+		{"ctx.wq.hw_counter", 832, 32},
+		{"ctx.wq.sw_counter", 864, 32},
+		{"ctx.wq.log_wq_stride", 908, 4},
+		{"ctx.wq.log_wq_pg_sz", 915, 5},
+		{"ctx.wq.log_wq_sz", 923, 5},
+		{"ctx.wq.dbr_umem_valid", 928, 1},
+		{"ctx.wq.wq_umem_valid", 929, 1},
+		{"ctx.wq.log_hairpin_num_packets", 931, 5},
+		{"ctx.wq.log_hairpin_data_sz", 939, 5},
+		{"ctx.wq.log_wqe_num_of_strides", 948, 4},
+		{"ctx.wq.two_byte_shift_en", 952, 1},
+		{"ctx.wq.log_wqe_stride_size", 957, 3},
+		{"ctx.wq.headers_mkey", 1088, 32},
+		{"ctx.wq.shampo_enable", 1120, 1},
+		{"ctx.wq.log_reservation_size", 1125, 3},
+		{"ctx.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"ctx.wq.log_headers_entry_size", 1142, 2},
+		{"ctx.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "modify_rmp_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "destroy_rmp_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"rmpn", 72, 24},
+	}},
+	{Name: "destroy_rmp_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "xrc_srqc", Bytes: 64, Fields: []LayoutField{
+		{"state", 0, 4},
+		{"log_xrc_srq_size", 4, 4},
+		{"wq_signature", 32, 1},
+		{"cont_srq", 33, 1},
+		{"rlky", 35, 1},
+		{"basic_cyclic_rcv_wqe", 36, 1},
+		{"log_rq_stride", 37, 3},
+		{"xrcd", 40, 24},
+		{"page_offset", 64, 6},
+		{"dbr_umem_valid", 71, 1},
+		{"cqn", 72, 24},
+		{"user_index_equal_xrc_srqn", 128, 1},
+		{"log_page_size", 130, 6},
+		{"user_index", 136, 24},
+		{"pd", 200, 24},
+		{"lwm", 224, 16},
+		{"wqe_cnt", 240, 16},
+		{"db_record_addr_h", 320, 32},
+		{"db_record_addr_l", 352, 30},
+	}},
+	{Name: "create_xrc_srq_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"xrc_srq_context_entry.state", 128, 4},
+		{"xrc_srq_context_entry.log_xrc_srq_size", 132, 4},
+		{"xrc_srq_context_entry.wq_signature", 160, 1},
+		{"xrc_srq_context_entry.cont_srq", 161, 1},
+		{"xrc_srq_context_entry.rlky", 163, 1},
+		{"xrc_srq_context_entry.basic_cyclic_rcv_wqe", 164, 1},
+		{"xrc_srq_context_entry.log_rq_stride", 165, 3},
+		{"xrc_srq_context_entry.xrcd", 168, 24},
+		{"xrc_srq_context_entry.page_offset", 192, 6},
+		{"xrc_srq_context_entry.dbr_umem_valid", 199, 1},
+		{"xrc_srq_context_entry.cqn", 200, 24},
+		{"xrc_srq_context_entry.user_index_equal_xrc_srqn", 256, 1},
+		{"xrc_srq_context_entry.log_page_size", 258, 6},
+		{"xrc_srq_context_entry.user_index", 264, 24},
+		{"xrc_srq_context_entry.pd", 328, 24},
+		{"xrc_srq_context_entry.lwm", 352, 16},
+		{"xrc_srq_context_entry.wqe_cnt", 368, 16},
+		{"xrc_srq_context_entry.db_record_addr_h", 448, 32},
+		{"xrc_srq_context_entry.db_record_addr_l", 480, 30},
+		{"xrc_srq_umem_valid", 736, 1},
+	}},
+	{Name: "create_xrc_srq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"xrc_srqn", 72, 24},
+	}},
+	{Name: "query_xrc_srq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"xrc_srqn", 72, 24},
+	}},
+	{Name: "query_xrc_srq_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"xrc_srq_context_entry.state", 128, 4},
+		{"xrc_srq_context_entry.log_xrc_srq_size", 132, 4},
+		{"xrc_srq_context_entry.wq_signature", 160, 1},
+		{"xrc_srq_context_entry.cont_srq", 161, 1},
+		{"xrc_srq_context_entry.rlky", 163, 1},
+		{"xrc_srq_context_entry.basic_cyclic_rcv_wqe", 164, 1},
+		{"xrc_srq_context_entry.log_rq_stride", 165, 3},
+		{"xrc_srq_context_entry.xrcd", 168, 24},
+		{"xrc_srq_context_entry.page_offset", 192, 6},
+		{"xrc_srq_context_entry.dbr_umem_valid", 199, 1},
+		{"xrc_srq_context_entry.cqn", 200, 24},
+		{"xrc_srq_context_entry.user_index_equal_xrc_srqn", 256, 1},
+		{"xrc_srq_context_entry.log_page_size", 258, 6},
+		{"xrc_srq_context_entry.user_index", 264, 24},
+		{"xrc_srq_context_entry.pd", 328, 24},
+		{"xrc_srq_context_entry.lwm", 352, 16},
+		{"xrc_srq_context_entry.wqe_cnt", 368, 16},
+		{"xrc_srq_context_entry.db_record_addr_h", 448, 32},
+		{"xrc_srq_context_entry.db_record_addr_l", 480, 30},
+	}},
+	{Name: "arm_xrc_srq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"xrc_srqn", 72, 24},
+		{"lwm", 112, 16},
+	}},
+	{Name: "arm_xrc_srq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "destroy_xrc_srq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"xrc_srqn", 72, 24},
+	}},
+	{Name: "destroy_xrc_srq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "rqc", Bytes: 240, Fields: []LayoutField{
+		{"rlky", 0, 1},
+		{"delay_drop_en", 1, 1},
+		{"scatter_fcs", 2, 1},
+		{"vsd", 3, 1},
+		{"mem_rq_type", 4, 4},
+		{"state", 8, 4},
+		{"flush_in_error_en", 13, 1},
+		{"hairpin", 14, 1},
+		{"ts_format", 26, 2},
+		{"user_index", 40, 24},
+		{"cqn", 72, 24},
+		{"counter_set_id", 96, 8},
+		{"rmpn", 136, 24},
+		{"hairpin_peer_sq", 168, 24},
+		{"hairpin_peer_vhca", 208, 16},
+		{"shampo_no_match_alignment_granularity", 294, 2},
+		{"shampo_match_criteria_type", 302, 2},
+		{"reservation_timeout", 304, 16},
+		{"wq.wq_type", 384, 4},
+		{"wq.wq_signature", 388, 1},
+		{"wq.end_padding_mode", 389, 2},
+		{"wq.cd_slave", 391, 1},
+		{"wq.hds_skip_first_sge", 416, 1},
+		{"wq.log2_hds_buf_size", 417, 3},
+		{"wq.page_offset", 427, 5},
+		{"wq.lwm", 432, 16},
+		{"wq.pd", 456, 24},
+		{"wq.uar_page", 488, 24},
+		{"wq.dbr_addr", 512, 64},
+		{"wq.hw_counter", 576, 32},
+		{"wq.sw_counter", 608, 32},
+		{"wq.log_wq_stride", 652, 4},
+		{"wq.log_wq_pg_sz", 659, 5},
+		{"wq.log_wq_sz", 667, 5},
+		{"wq.dbr_umem_valid", 672, 1},
+		{"wq.wq_umem_valid", 673, 1},
+		{"wq.log_hairpin_num_packets", 675, 5},
+		{"wq.log_hairpin_data_sz", 683, 5},
+		{"wq.log_wqe_num_of_strides", 692, 4},
+		{"wq.two_byte_shift_en", 696, 1},
+		{"wq.log_wqe_stride_size", 701, 3},
+		{"wq.headers_mkey", 832, 32},
+		{"wq.shampo_enable", 864, 1},
+		{"wq.log_reservation_size", 869, 3},
+		{"wq.log_max_num_of_packets_per_reservation", 877, 3},
+		{"wq.log_headers_entry_size", 886, 2},
+		{"wq.log_headers_buffer_entry_num", 892, 4},
+	}},
+	{Name: "create_rq_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"ctx.rlky", 256, 1},
+		{"ctx.delay_drop_en", 257, 1},
+		{"ctx.scatter_fcs", 258, 1},
+		{"ctx.vsd", 259, 1},
+		{"ctx.mem_rq_type", 260, 4},
+		{"ctx.state", 264, 4},
+		{"ctx.flush_in_error_en", 269, 1},
+		{"ctx.hairpin", 270, 1},
+		{"ctx.ts_format", 282, 2},
+		{"ctx.user_index", 296, 24},
+		{"ctx.cqn", 328, 24},
+		{"ctx.counter_set_id", 352, 8},
+		{"ctx.rmpn", 392, 24},
+		{"ctx.hairpin_peer_sq", 424, 24},
+		{"ctx.hairpin_peer_vhca", 464, 16},
+		{"ctx.shampo_no_match_alignment_granularity", 550, 2},
+		{"ctx.shampo_match_criteria_type", 558, 2},
+		{"ctx.reservation_timeout", 560, 16},
+		{"ctx.wq.wq_type", 640, 4},
+		{"ctx.wq.wq_signature", 644, 1},
+		{"ctx.wq.end_padding_mode", 645, 2},
+		{"ctx.wq.cd_slave", 647, 1},
+		{"ctx.wq.hds_skip_first_sge", 672, 1},
+		{"ctx.wq.log2_hds_buf_size", 673, 3},
+		{"ctx.wq.page_offset", 683, 5},
+		{"ctx.wq.lwm", 688, 16},
+		{"ctx.wq.pd", 712, 24},
+		{"ctx.wq.uar_page", 744, 24},
+		{"ctx.wq.dbr_addr", 768, 64},
+		{"ctx.wq.hw_counter", 832, 32},
+		{"ctx.wq.sw_counter", 864, 32},
+		{"ctx.wq.log_wq_stride", 908, 4},
+		{"ctx.wq.log_wq_pg_sz", 915, 5},
+		{"ctx.wq.log_wq_sz", 923, 5},
+		{"ctx.wq.dbr_umem_valid", 928, 1},
+		{"ctx.wq.wq_umem_valid", 929, 1},
+		{"ctx.wq.log_hairpin_num_packets", 931, 5},
+		{"ctx.wq.log_hairpin_data_sz", 939, 5},
+		{"ctx.wq.log_wqe_num_of_strides", 948, 4},
+		{"ctx.wq.two_byte_shift_en", 952, 1},
+		{"ctx.wq.log_wqe_stride_size", 957, 3},
+		{"ctx.wq.headers_mkey", 1088, 32},
+		{"ctx.wq.shampo_enable", 1120, 1},
+		{"ctx.wq.log_reservation_size", 1125, 3},
+		{"ctx.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"ctx.wq.log_headers_entry_size", 1142, 2},
+		{"ctx.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "create_rq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"rqn", 72, 24},
+	}},
+	{Name: "query_rq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"rqn", 72, 24},
+	}},
+	{Name: "query_rq_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"rq_context.rlky", 256, 1},
+		{"rq_context.delay_drop_en", 257, 1},
+		{"rq_context.scatter_fcs", 258, 1},
+		{"rq_context.vsd", 259, 1},
+		{"rq_context.mem_rq_type", 260, 4},
+		{"rq_context.state", 264, 4},
+		{"rq_context.flush_in_error_en", 269, 1},
+		{"rq_context.hairpin", 270, 1},
+		{"rq_context.ts_format", 282, 2},
+		{"rq_context.user_index", 296, 24},
+		{"rq_context.cqn", 328, 24},
+		{"rq_context.counter_set_id", 352, 8},
+		{"rq_context.rmpn", 392, 24},
+		{"rq_context.hairpin_peer_sq", 424, 24},
+		{"rq_context.hairpin_peer_vhca", 464, 16},
+		{"rq_context.shampo_no_match_alignment_granularity", 550, 2},
+		{"rq_context.shampo_match_criteria_type", 558, 2},
+		{"rq_context.reservation_timeout", 560, 16},
+		{"rq_context.wq.wq_type", 640, 4},
+		{"rq_context.wq.wq_signature", 644, 1},
+		{"rq_context.wq.end_padding_mode", 645, 2},
+		{"rq_context.wq.cd_slave", 647, 1},
+		{"rq_context.wq.hds_skip_first_sge", 672, 1},
+		{"rq_context.wq.log2_hds_buf_size", 673, 3},
+		{"rq_context.wq.page_offset", 683, 5},
+		{"rq_context.wq.lwm", 688, 16},
+		{"rq_context.wq.pd", 712, 24},
+		{"rq_context.wq.uar_page", 744, 24},
+		{"rq_context.wq.dbr_addr", 768, 64},
+		{"rq_context.wq.hw_counter", 832, 32},
+		{"rq_context.wq.sw_counter", 864, 32},
+		{"rq_context.wq.log_wq_stride", 908, 4},
+		{"rq_context.wq.log_wq_pg_sz", 915, 5},
+		{"rq_context.wq.log_wq_sz", 923, 5},
+		{"rq_context.wq.dbr_umem_valid", 928, 1},
+		{"rq_context.wq.wq_umem_valid", 929, 1},
+		{"rq_context.wq.log_hairpin_num_packets", 931, 5},
+		{"rq_context.wq.log_hairpin_data_sz", 939, 5},
+		{"rq_context.wq.log_wqe_num_of_strides", 948, 4},
+		{"rq_context.wq.two_byte_shift_en", 952, 1},
+		{"rq_context.wq.log_wqe_stride_size", 957, 3},
+		{"rq_context.wq.headers_mkey", 1088, 32},
+		{"rq_context.wq.shampo_enable", 1120, 1},
+		{"rq_context.wq.log_reservation_size", 1125, 3},
+		{"rq_context.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"rq_context.wq.log_headers_entry_size", 1142, 2},
+		{"rq_context.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "modify_rq_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"rq_state", 64, 4},
+		{"rqn", 72, 24},
+		{"modify_bitmask", 128, 64},
+		{"ctx.rlky", 256, 1},
+		{"ctx.delay_drop_en", 257, 1},
+		{"ctx.scatter_fcs", 258, 1},
+		{"ctx.vsd", 259, 1},
+		{"ctx.mem_rq_type", 260, 4},
+		{"ctx.state", 264, 4},
+		{"ctx.flush_in_error_en", 269, 1},
+		{"ctx.hairpin", 270, 1},
+		{"ctx.ts_format", 282, 2},
+		{"ctx.user_index", 296, 24},
+		{"ctx.cqn", 328, 24},
+		{"ctx.counter_set_id", 352, 8},
+		{"ctx.rmpn", 392, 24},
+		{"ctx.hairpin_peer_sq", 424, 24},
+		{"ctx.hairpin_peer_vhca", 464, 16},
+		{"ctx.shampo_no_match_alignment_granularity", 550, 2},
+		{"ctx.shampo_match_criteria_type", 558, 2},
+		{"ctx.reservation_timeout", 560, 16},
+		{"ctx.wq.wq_type", 640, 4},
+		{"ctx.wq.wq_signature", 644, 1},
+		{"ctx.wq.end_padding_mode", 645, 2},
+		{"ctx.wq.cd_slave", 647, 1},
+		{"ctx.wq.hds_skip_first_sge", 672, 1},
+		{"ctx.wq.log2_hds_buf_size", 673, 3},
+		{"ctx.wq.page_offset", 683, 5},
+		{"ctx.wq.lwm", 688, 16},
+		{"ctx.wq.pd", 712, 24},
+		{"ctx.wq.uar_page", 744, 24},
+		{"ctx.wq.dbr_addr", 768, 64},
+		{"ctx.wq.hw_counter", 832, 32},
+		{"ctx.wq.sw_counter", 864, 32},
+		{"ctx.wq.log_wq_stride", 908, 4},
+		{"ctx.wq.log_wq_pg_sz", 915, 5},
+		{"ctx.wq.log_wq_sz", 923, 5},
+		{"ctx.wq.dbr_umem_valid", 928, 1},
+		{"ctx.wq.wq_umem_valid", 929, 1},
+		{"ctx.wq.log_hairpin_num_packets", 931, 5},
+		{"ctx.wq.log_hairpin_data_sz", 939, 5},
+		{"ctx.wq.log_wqe_num_of_strides", 948, 4},
+		{"ctx.wq.two_byte_shift_en", 952, 1},
+		{"ctx.wq.log_wqe_stride_size", 957, 3},
+		{"ctx.wq.headers_mkey", 1088, 32},
+		{"ctx.wq.shampo_enable", 1120, 1},
+		{"ctx.wq.log_reservation_size", 1125, 3},
+		{"ctx.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"ctx.wq.log_headers_entry_size", 1142, 2},
+		{"ctx.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "modify_rq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "destroy_rq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"rqn", 72, 24},
+	}},
+	{Name: "destroy_rq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "sqc", Bytes: 240, Fields: []LayoutField{
+		{"rlky", 0, 1},
+		{"cd_master", 1, 1},
+		{"fre", 2, 1},
+		{"flush_in_error_en", 3, 1},
+		{"allow_multi_pkt_send_wqe", 4, 1},
+		{"min_wqe_inline_mode", 5, 3},
+		{"state", 8, 4},
+		{"reg_umr", 12, 1},
+		{"allow_swp", 13, 1},
+		{"hairpin", 14, 1},
+		{"ts_format", 26, 2},
+		{"user_index", 40, 24},
+		{"cqn", 72, 24},
+		{"hairpin_peer_rq", 104, 24},
+		{"hairpin_peer_vhca", 144, 16},
+		{"ts_cqe_to_dest_cqn", 200, 24},
+		{"packet_pacing_rate_limit_index", 240, 16},
+		{"tis_lst_sz", 256, 16},
+		{"qos_queue_group_id", 272, 16},
+		{"tis_num_0", 360, 24},
+		{"wq.wq_type", 384, 4},
+		{"wq.wq_signature", 388, 1},
+		{"wq.end_padding_mode", 389, 2},
+		{"wq.cd_slave", 391, 1},
+		{"wq.hds_skip_first_sge", 416, 1},
+		{"wq.log2_hds_buf_size", 417, 3},
+		{"wq.page_offset", 427, 5},
+		{"wq.lwm", 432, 16},
+		{"wq.pd", 456, 24},
+		{"wq.uar_page", 488, 24},
+		{"wq.dbr_addr", 512, 64},
+		{"wq.hw_counter", 576, 32},
+		{"wq.sw_counter", 608, 32},
+		{"wq.log_wq_stride", 652, 4},
+		{"wq.log_wq_pg_sz", 659, 5},
+		{"wq.log_wq_sz", 667, 5},
+		{"wq.dbr_umem_valid", 672, 1},
+		{"wq.wq_umem_valid", 673, 1},
+		{"wq.log_hairpin_num_packets", 675, 5},
+		{"wq.log_hairpin_data_sz", 683, 5},
+		{"wq.log_wqe_num_of_strides", 692, 4},
+		{"wq.two_byte_shift_en", 696, 1},
+		{"wq.log_wqe_stride_size", 701, 3},
+		{"wq.headers_mkey", 832, 32},
+		{"wq.shampo_enable", 864, 1},
+		{"wq.log_reservation_size", 869, 3},
+		{"wq.log_max_num_of_packets_per_reservation", 877, 3},
+		{"wq.log_headers_entry_size", 886, 2},
+		{"wq.log_headers_buffer_entry_num", 892, 4},
+	}},
+	{Name: "create_sq_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"ctx.rlky", 256, 1},
+		{"ctx.cd_master", 257, 1},
+		{"ctx.fre", 258, 1},
+		{"ctx.flush_in_error_en", 259, 1},
+		{"ctx.allow_multi_pkt_send_wqe", 260, 1},
+		{"ctx.min_wqe_inline_mode", 261, 3},
+		{"ctx.state", 264, 4},
+		{"ctx.reg_umr", 268, 1},
+		{"ctx.allow_swp", 269, 1},
+		{"ctx.hairpin", 270, 1},
+		{"ctx.ts_format", 282, 2},
+		{"ctx.user_index", 296, 24},
+		{"ctx.cqn", 328, 24},
+		{"ctx.hairpin_peer_rq", 360, 24},
+		{"ctx.hairpin_peer_vhca", 400, 16},
+		{"ctx.ts_cqe_to_dest_cqn", 456, 24},
+		{"ctx.packet_pacing_rate_limit_index", 496, 16},
+		{"ctx.tis_lst_sz", 512, 16},
+		{"ctx.qos_queue_group_id", 528, 16},
+		{"ctx.tis_num_0", 616, 24},
+		{"ctx.wq.wq_type", 640, 4},
+		{"ctx.wq.wq_signature", 644, 1},
+		{"ctx.wq.end_padding_mode", 645, 2},
+		{"ctx.wq.cd_slave", 647, 1},
+		{"ctx.wq.hds_skip_first_sge", 672, 1},
+		{"ctx.wq.log2_hds_buf_size", 673, 3},
+		{"ctx.wq.page_offset", 683, 5},
+		{"ctx.wq.lwm", 688, 16},
+		{"ctx.wq.pd", 712, 24},
+		{"ctx.wq.uar_page", 744, 24},
+		{"ctx.wq.dbr_addr", 768, 64},
+		{"ctx.wq.hw_counter", 832, 32},
+		{"ctx.wq.sw_counter", 864, 32},
+		{"ctx.wq.log_wq_stride", 908, 4},
+		{"ctx.wq.log_wq_pg_sz", 915, 5},
+		{"ctx.wq.log_wq_sz", 923, 5},
+		{"ctx.wq.dbr_umem_valid", 928, 1},
+		{"ctx.wq.wq_umem_valid", 929, 1},
+		{"ctx.wq.log_hairpin_num_packets", 931, 5},
+		{"ctx.wq.log_hairpin_data_sz", 939, 5},
+		{"ctx.wq.log_wqe_num_of_strides", 948, 4},
+		{"ctx.wq.two_byte_shift_en", 952, 1},
+		{"ctx.wq.log_wqe_stride_size", 957, 3},
+		{"ctx.wq.headers_mkey", 1088, 32},
+		{"ctx.wq.shampo_enable", 1120, 1},
+		{"ctx.wq.log_reservation_size", 1125, 3},
+		{"ctx.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"ctx.wq.log_headers_entry_size", 1142, 2},
+		{"ctx.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "create_sq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"sqn", 72, 24},
+	}},
+	{Name: "query_sq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"sqn", 72, 24},
+	}},
+	{Name: "query_sq_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"sq_context.rlky", 256, 1},
+		{"sq_context.cd_master", 257, 1},
+		{"sq_context.fre", 258, 1},
+		{"sq_context.flush_in_error_en", 259, 1},
+		{"sq_context.allow_multi_pkt_send_wqe", 260, 1},
+		{"sq_context.min_wqe_inline_mode", 261, 3},
+		{"sq_context.state", 264, 4},
+		{"sq_context.reg_umr", 268, 1},
+		{"sq_context.allow_swp", 269, 1},
+		{"sq_context.hairpin", 270, 1},
+		{"sq_context.ts_format", 282, 2},
+		{"sq_context.user_index", 296, 24},
+		{"sq_context.cqn", 328, 24},
+		{"sq_context.hairpin_peer_rq", 360, 24},
+		{"sq_context.hairpin_peer_vhca", 400, 16},
+		{"sq_context.ts_cqe_to_dest_cqn", 456, 24},
+		{"sq_context.packet_pacing_rate_limit_index", 496, 16},
+		{"sq_context.tis_lst_sz", 512, 16},
+		{"sq_context.qos_queue_group_id", 528, 16},
+		{"sq_context.tis_num_0", 616, 24},
+		{"sq_context.wq.wq_type", 640, 4},
+		{"sq_context.wq.wq_signature", 644, 1},
+		{"sq_context.wq.end_padding_mode", 645, 2},
+		{"sq_context.wq.cd_slave", 647, 1},
+		{"sq_context.wq.hds_skip_first_sge", 672, 1},
+		{"sq_context.wq.log2_hds_buf_size", 673, 3},
+		{"sq_context.wq.page_offset", 683, 5},
+		{"sq_context.wq.lwm", 688, 16},
+		{"sq_context.wq.pd", 712, 24},
+		{"sq_context.wq.uar_page", 744, 24},
+		{"sq_context.wq.dbr_addr", 768, 64},
+		{"sq_context.wq.hw_counter", 832, 32},
+		{"sq_context.wq.sw_counter", 864, 32},
+		{"sq_context.wq.log_wq_stride", 908, 4},
+		{"sq_context.wq.log_wq_pg_sz", 915, 5},
+		{"sq_context.wq.log_wq_sz", 923, 5},
+		{"sq_context.wq.dbr_umem_valid", 928, 1},
+		{"sq_context.wq.wq_umem_valid", 929, 1},
+		{"sq_context.wq.log_hairpin_num_packets", 931, 5},
+		{"sq_context.wq.log_hairpin_data_sz", 939, 5},
+		{"sq_context.wq.log_wqe_num_of_strides", 948, 4},
+		{"sq_context.wq.two_byte_shift_en", 952, 1},
+		{"sq_context.wq.log_wqe_stride_size", 957, 3},
+		{"sq_context.wq.headers_mkey", 1088, 32},
+		{"sq_context.wq.shampo_enable", 1120, 1},
+		{"sq_context.wq.log_reservation_size", 1125, 3},
+		{"sq_context.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"sq_context.wq.log_headers_entry_size", 1142, 2},
+		{"sq_context.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "modify_sq_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"sq_state", 64, 4},
+		{"sqn", 72, 24},
+		{"modify_bitmask", 128, 64},
+		{"ctx.rlky", 256, 1},
+		{"ctx.cd_master", 257, 1},
+		{"ctx.fre", 258, 1},
+		{"ctx.flush_in_error_en", 259, 1},
+		{"ctx.allow_multi_pkt_send_wqe", 260, 1},
+		{"ctx.min_wqe_inline_mode", 261, 3},
+		{"ctx.state", 264, 4},
+		{"ctx.reg_umr", 268, 1},
+		{"ctx.allow_swp", 269, 1},
+		{"ctx.hairpin", 270, 1},
+		{"ctx.ts_format", 282, 2},
+		{"ctx.user_index", 296, 24},
+		{"ctx.cqn", 328, 24},
+		{"ctx.hairpin_peer_rq", 360, 24},
+		{"ctx.hairpin_peer_vhca", 400, 16},
+		{"ctx.ts_cqe_to_dest_cqn", 456, 24},
+		{"ctx.packet_pacing_rate_limit_index", 496, 16},
+		{"ctx.tis_lst_sz", 512, 16},
+		{"ctx.qos_queue_group_id", 528, 16},
+		{"ctx.tis_num_0", 616, 24},
+		{"ctx.wq.wq_type", 640, 4},
+		{"ctx.wq.wq_signature", 644, 1},
+		{"ctx.wq.end_padding_mode", 645, 2},
+		{"ctx.wq.cd_slave", 647, 1},
+		{"ctx.wq.hds_skip_first_sge", 672, 1},
+		{"ctx.wq.log2_hds_buf_size", 673, 3},
+		{"ctx.wq.page_offset", 683, 5},
+		{"ctx.wq.lwm", 688, 16},
+		{"ctx.wq.pd", 712, 24},
+		{"ctx.wq.uar_page", 744, 24},
+		{"ctx.wq.dbr_addr", 768, 64},
+		{"ctx.wq.hw_counter", 832, 32},
+		{"ctx.wq.sw_counter", 864, 32},
+		{"ctx.wq.log_wq_stride", 908, 4},
+		{"ctx.wq.log_wq_pg_sz", 915, 5},
+		{"ctx.wq.log_wq_sz", 923, 5},
+		{"ctx.wq.dbr_umem_valid", 928, 1},
+		{"ctx.wq.wq_umem_valid", 929, 1},
+		{"ctx.wq.log_hairpin_num_packets", 931, 5},
+		{"ctx.wq.log_hairpin_data_sz", 939, 5},
+		{"ctx.wq.log_wqe_num_of_strides", 948, 4},
+		{"ctx.wq.two_byte_shift_en", 952, 1},
+		{"ctx.wq.log_wqe_stride_size", 957, 3},
+		{"ctx.wq.headers_mkey", 1088, 32},
+		{"ctx.wq.shampo_enable", 1120, 1},
+		{"ctx.wq.log_reservation_size", 1125, 3},
+		{"ctx.wq.log_max_num_of_packets_per_reservation", 1133, 3},
+		{"ctx.wq.log_headers_entry_size", 1142, 2},
+		{"ctx.wq.log_headers_buffer_entry_num", 1148, 4},
+	}},
+	{Name: "modify_sq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "destroy_sq_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"sqn", 72, 24},
+	}},
+	{Name: "destroy_sq_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "tisc", Bytes: 160, Fields: []LayoutField{
+		{"strict_lag_tx_port_affinity", 0, 1},
+		{"tls_en", 1, 1},
+		{"lag_tx_port_affinity", 4, 4},
+		{"prio", 12, 4},
+		{"transport_domain", 296, 24},
+		{"underlay_qpn", 328, 24},
+		{"pd", 360, 24},
+	}},
+	{Name: "create_tis_in", Bytes: 192, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"ctx.strict_lag_tx_port_affinity", 256, 1},
+		{"ctx.tls_en", 257, 1},
+		{"ctx.lag_tx_port_affinity", 260, 4},
+		{"ctx.prio", 268, 4},
+		{"ctx.transport_domain", 552, 24},
+		{"ctx.underlay_qpn", 584, 24},
+		{"ctx.pd", 616, 24},
+	}},
+	{Name: "create_tis_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"tisn", 72, 24},
+	}},
+	{Name: "query_tis_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"tisn", 72, 24},
+	}},
+	{Name: "query_tis_out", Bytes: 176, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"tis_context.strict_lag_tx_port_affinity", 128, 1},
+		{"tis_context.tls_en", 129, 1},
+		{"tis_context.lag_tx_port_affinity", 132, 4},
+		{"tis_context.prio", 140, 4},
+		{"tis_context.transport_domain", 424, 24},
+		{"tis_context.underlay_qpn", 456, 24},
+		{"tis_context.pd", 488, 24},
+	}},
+	{Name: "modify_tis_in", Bytes: 192, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"tisn", 72, 24},
+		{"bitmask.lag_tx_port_affinity", 189, 1},
+		{"bitmask.strict_lag_tx_port_affinity", 190, 1},
+		{"bitmask.prio", 191, 1},
+		{"ctx.strict_lag_tx_port_affinity", 256, 1},
+		{"ctx.tls_en", 257, 1},
+		{"ctx.lag_tx_port_affinity", 260, 4},
+		{"ctx.prio", 268, 4},
+		{"ctx.transport_domain", 552, 24},
+		{"ctx.underlay_qpn", 584, 24},
+		{"ctx.pd", 616, 24},
+	}},
+	{Name: "modify_tis_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "destroy_tis_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"tisn", 72, 24},
+	}},
+	{Name: "destroy_tis_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "tirc", Bytes: 240, Fields: []LayoutField{
+		{"disp_type", 32, 4},
+		{"tls_en", 36, 1},
+		{"lro_timeout_period_usecs", 132, 16},
+		{"packet_merge_mask", 148, 4},
+		{"lro_max_ip_payload_size", 152, 8},
+		{"inline_rqn", 232, 24},
+		{"rx_hash_symmetric", 256, 1},
+		{"tunneled_offload_en", 258, 1},
+		{"indirect_table", 264, 24},
+		{"rx_hash_fn", 288, 4},
+		{"self_lb_block", 294, 2},
+		{"transport_domain", 296, 24},
+		{"rx_hash_toeplitz_key", 320, 320},
+		{"rx_hash_field_selector_outer.l3_prot_type", 640, 1},
+		{"rx_hash_field_selector_outer.l4_prot_type", 641, 1},
+		{"rx_hash_field_selector_outer.selected_fields", 642, 30},
+		{"rx_hash_field_selector_inner.l3_prot_type", 672, 1},
+		{"rx_hash_field_selector_inner.l4_prot_type", 673, 1},
+		{"rx_hash_field_selector_inner.selected_fields", 674, 30},
+	}},
+	{Name: "create_tir_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"ctx.disp_type", 288, 4},
+		{"ctx.tls_en", 292, 1},
+		{"ctx.lro_timeout_period_usecs", 388, 16},
+		{"ctx.packet_merge_mask", 404, 4},
+		{"ctx.lro_max_ip_payload_size", 408, 8},
+		{"ctx.inline_rqn", 488, 24},
+		{"ctx.rx_hash_symmetric", 512, 1},
+		{"ctx.tunneled_offload_en", 514, 1},
+		{"ctx.indirect_table", 520, 24},
+		{"ctx.rx_hash_fn", 544, 4},
+		{"ctx.self_lb_block", 550, 2},
+		{"ctx.transport_domain", 552, 24},
+		{"ctx.rx_hash_toeplitz_key", 576, 320},
+		{"ctx.rx_hash_field_selector_outer.l3_prot_type", 896, 1},
+		{"ctx.rx_hash_field_selector_outer.l4_prot_type", 897, 1},
+		{"ctx.rx_hash_field_selector_outer.selected_fields", 898, 30},
+		{"ctx.rx_hash_field_selector_inner.l3_prot_type", 928, 1},
+		{"ctx.rx_hash_field_selector_inner.l4_prot_type", 929, 1},
+		{"ctx.rx_hash_field_selector_inner.selected_fields", 930, 30},
+	}},
+	{Name: "create_tir_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"icm_address_63_40", 8, 24},
+		{"syndrome", 32, 32},
+		{"icm_address_39_32", 64, 8},
+		{"tirn", 72, 24},
+		{"icm_address_31_0", 96, 32},
+	}},
+	{Name: "query_tir_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"tirn", 72, 24},
+	}},
+	{Name: "query_tir_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"tir_context.disp_type", 288, 4},
+		{"tir_context.tls_en", 292, 1},
+		{"tir_context.lro_timeout_period_usecs", 388, 16},
+		{"tir_context.packet_merge_mask", 404, 4},
+		{"tir_context.lro_max_ip_payload_size", 408, 8},
+		{"tir_context.inline_rqn", 488, 24},
+		{"tir_context.rx_hash_symmetric", 512, 1},
+		{"tir_context.tunneled_offload_en", 514, 1},
+		{"tir_context.indirect_table", 520, 24},
+		{"tir_context.rx_hash_fn", 544, 4},
+		{"tir_context.self_lb_block", 550, 2},
+		{"tir_context.transport_domain", 552, 24},
+		{"tir_context.rx_hash_toeplitz_key", 576, 320},
+		{"tir_context.rx_hash_field_selector_outer.l3_prot_type", 896, 1},
+		{"tir_context.rx_hash_field_selector_outer.l4_prot_type", 897, 1},
+		{"tir_context.rx_hash_field_selector_outer.selected_fields", 898, 30},
+		{"tir_context.rx_hash_field_selector_inner.l3_prot_type", 928, 1},
+		{"tir_context.rx_hash_field_selector_inner.l4_prot_type", 929, 1},
+		{"tir_context.rx_hash_field_selector_inner.selected_fields", 930, 30},
+	}},
+	{Name: "modify_tir_bitmask", Bytes: 8, Fields: []LayoutField{
+		{"self_lb_en", 59, 1},
+		{"hash", 61, 1},
+		{"packet_merge", 63, 1},
+	}},
+	{Name: "modify_tir_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"tirn", 72, 24},
+		{"bitmask.self_lb_en", 187, 1},
+		{"bitmask.hash", 189, 1},
+		{"bitmask.packet_merge", 191, 1},
+		{"ctx.disp_type", 288, 4},
+		{"ctx.tls_en", 292, 1},
+		{"ctx.lro_timeout_period_usecs", 388, 16},
+		{"ctx.packet_merge_mask", 404, 4},
+		{"ctx.lro_max_ip_payload_size", 408, 8},
+		{"ctx.inline_rqn", 488, 24},
+		{"ctx.rx_hash_symmetric", 512, 1},
+		{"ctx.tunneled_offload_en", 514, 1},
+		{"ctx.indirect_table", 520, 24},
+		{"ctx.rx_hash_fn", 544, 4},
+		{"ctx.self_lb_block", 550, 2},
+		{"ctx.transport_domain", 552, 24},
+		{"ctx.rx_hash_toeplitz_key", 576, 320},
+		{"ctx.rx_hash_field_selector_outer.l3_prot_type", 896, 1},
+		{"ctx.rx_hash_field_selector_outer.l4_prot_type", 897, 1},
+		{"ctx.rx_hash_field_selector_outer.selected_fields", 898, 30},
+		{"ctx.rx_hash_field_selector_inner.l3_prot_type", 928, 1},
+		{"ctx.rx_hash_field_selector_inner.l4_prot_type", 929, 1},
+		{"ctx.rx_hash_field_selector_inner.selected_fields", 930, 30},
+	}},
+	{Name: "modify_tir_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "destroy_tir_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"tirn", 72, 24},
+	}},
+	{Name: "destroy_tir_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "rqtc", Bytes: 240, Fields: []LayoutField{
+		{"list_q_type", 165, 3},
+		{"rqt_max_size", 176, 16},
+		{"rq_vhca_id_format", 192, 1},
+		{"rqt_actual_size", 208, 16},
+	}},
+	{Name: "rqt_bitmask", Bytes: 8, Fields: []LayoutField{
+		{"rqn_list", 63, 1},
+	}},
+	{Name: "create_rqt_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"rqt_context.list_q_type", 421, 3},
+		{"rqt_context.rqt_max_size", 432, 16},
+		{"rqt_context.rq_vhca_id_format", 448, 1},
+		{"rqt_context.rqt_actual_size", 464, 16},
+	}},
+	{Name: "create_rqt_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"rqtn", 72, 24},
+	}},
+	{Name: "query_rqt_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"rqtn", 72, 24},
+	}},
+	{Name: "query_rqt_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"rqt_context.list_q_type", 421, 3},
+		{"rqt_context.rqt_max_size", 432, 16},
+		{"rqt_context.rq_vhca_id_format", 448, 1},
+		{"rqt_context.rqt_actual_size", 464, 16},
+	}},
+	{Name: "modify_rqt_in", Bytes: 272, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"rqtn", 72, 24},
+		{"bitmask.rqn_list", 191, 1},
+		{"ctx.list_q_type", 421, 3},
+		{"ctx.rqt_max_size", 432, 16},
+		{"ctx.rq_vhca_id_format", 448, 1},
+		{"ctx.rqt_actual_size", 464, 16},
+	}},
+	{Name: "modify_rqt_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "destroy_rqt_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"rqtn", 72, 24},
+	}},
+	{Name: "destroy_rqt_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "flow_table_context", Bytes: 40, Fields: []LayoutField{
+		{"reformat_en", 0, 1},
+		{"decap_en", 1, 1},
+		{"sw_owner", 2, 1},
+		{"termination_table", 3, 1},
+		{"table_miss_action", 4, 4},
+		{"level", 8, 8},
+		{"log_size", 24, 8},
+		{"table_miss_id", 40, 24},
+		{"lag_master_next_table_id", 72, 24},
+		{"sw_owner_icm_root_1", 192, 64},
+		{"sw_owner_icm_root_0", 256, 64},
+	}},
+	{Name: "create_flow_table_in", Bytes: 64, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"table_type", 128, 8},
+		{"flow_table_context.reformat_en", 192, 1},
+		{"flow_table_context.decap_en", 193, 1},
+		{"flow_table_context.sw_owner", 194, 1},
+		{"flow_table_context.termination_table", 195, 1},
+		{"flow_table_context.table_miss_action", 196, 4},
+		{"flow_table_context.level", 200, 8},
+		{"flow_table_context.log_size", 216, 8},
+		{"flow_table_context.table_miss_id", 232, 24},
+		{"flow_table_context.lag_master_next_table_id", 264, 24},
+		{"flow_table_context.sw_owner_icm_root_1", 384, 64},
+		{"flow_table_context.sw_owner_icm_root_0", 448, 64},
+	}},
+	{Name: "create_flow_table_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"icm_address_63_40", 8, 24},
+		{"syndrome", 32, 32},
+		{"icm_address_39_32", 64, 8},
+		{"table_id", 72, 24},
+		{"icm_address_31_0", 96, 32},
+	}},
+	{Name: "modify_flow_table_in", Bytes: 64, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"modify_field_select", 112, 16},
+		{"table_type", 128, 8},
+		{"table_id", 168, 24},
+		{"flow_table_context.reformat_en", 192, 1},
+		{"flow_table_context.decap_en", 193, 1},
+		{"flow_table_context.sw_owner", 194, 1},
+		{"flow_table_context.termination_table", 195, 1},
+		{"flow_table_context.table_miss_action", 196, 4},
+		{"flow_table_context.level", 200, 8},
+		{"flow_table_context.log_size", 216, 8},
+		{"flow_table_context.table_miss_id", 232, 24},
+		{"flow_table_context.lag_master_next_table_id", 264, 24},
+		{"flow_table_context.sw_owner_icm_root_1", 384, 64},
+		{"flow_table_context.sw_owner_icm_root_0", 448, 64},
+	}},
+	{Name: "modify_flow_table_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "destroy_flow_table_in", Bytes: 64, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"table_type", 128, 8},
+		{"table_id", 168, 24},
+	}},
+	{Name: "destroy_flow_table_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "set_flow_table_root_in", Bytes: 64, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"table_type", 128, 8},
+		{"table_of_other_vport", 143, 1},
+		{"table_vport_number", 144, 16},
+		{"table_id", 168, 24},
+		{"underlay_qpn", 200, 24},
+		{"table_eswitch_owner_vhca_id_valid", 224, 1},
+		{"table_eswitch_owner_vhca_id", 240, 16},
+	}},
+	{Name: "set_flow_table_root_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "create_flow_group_in", Bytes: 1024, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"table_type", 128, 8},
+		{"group_type", 140, 4},
+		{"table_id", 168, 24},
+		{"source_eswitch_owner_vhca_id_valid", 192, 1},
+		{"start_flow_index", 224, 32},
+		{"end_flow_index", 288, 32},
+		{"match_definer_id", 336, 16},
+		{"match_criteria_enable", 504, 8},
+		{"match_criteria", 512, 4096},
+	}},
+	{Name: "create_flow_group_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"group_id", 72, 24},
+	}},
+	{Name: "destroy_flow_group_in", Bytes: 64, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"table_type", 128, 8},
+		{"table_id", 168, 24},
+		{"group_id", 192, 32},
+	}},
+	{Name: "destroy_flow_group_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "flow_context", Bytes: 768, Fields: []LayoutField{
+		{"push_vlan.ethtype", 0, 16},
+		{"push_vlan.prio", 16, 3},
+		{"push_vlan.cfi", 19, 1},
+		{"push_vlan.vid", 20, 12},
+		{"group_id", 32, 32},
+		{"flow_tag", 72, 24},
+		{"action", 112, 16},
+		{"extended_destination", 128, 1},
+		{"flow_source", 130, 2},
+		{"encrypt_decrypt_type", 132, 4},
+		{"destination_list_size", 136, 24},
+		{"flow_counter_list_size", 168, 24},
+		{"packet_reformat_id", 192, 32},
+		{"modify_header_id", 224, 32},
+		{"push_vlan_2.ethtype", 256, 16},
+		{"push_vlan_2.prio", 272, 3},
+		{"push_vlan_2.cfi", 275, 1},
+		{"push_vlan_2.vid", 276, 12},
+		{"encrypt_decrypt_obj_id", 288, 32},
+		{"match_value", 512, 4096},
+		{"execute_aso", 4608, 256},
+	}},
+	{Name: "dest_format_struct", Bytes: 8, Fields: []LayoutField{
+		{"destination_type", 0, 8},
+		{"destination_id", 8, 24},
+		{"destination_eswitch_owner_vhca_id_valid", 32, 1},
+		{"packet_reformat", 33, 1},
+		{"destination_eswitch_owner_vhca_id", 48, 16},
+	}},
+	{Name: "set_fte_in", Bytes: 832, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"table_type", 128, 8},
+		{"table_id", 168, 24},
+		{"ignore_flow_level", 192, 1},
+		{"modify_enable_mask", 216, 8},
+		{"flow_index", 256, 32},
+		{"flow_context.push_vlan.ethtype", 512, 16},
+		{"flow_context.push_vlan.prio", 528, 3},
+		{"flow_context.push_vlan.cfi", 531, 1},
+		{"flow_context.push_vlan.vid", 532, 12},
+		{"flow_context.group_id", 544, 32},
+		{"flow_context.flow_tag", 584, 24},
+		{"flow_context.action", 624, 16},
+		{"flow_context.extended_destination", 640, 1},
+		{"flow_context.flow_source", 642, 2},
+		{"flow_context.encrypt_decrypt_type", 644, 4},
+		{"flow_context.destination_list_size", 648, 24},
+		{"flow_context.flow_counter_list_size", 680, 24},
+		{"flow_context.packet_reformat_id", 704, 32},
+		{"flow_context.modify_header_id", 736, 32},
+		{"flow_context.push_vlan_2.ethtype", 768, 16},
+		{"flow_context.push_vlan_2.prio", 784, 3},
+		{"flow_context.push_vlan_2.cfi", 787, 1},
+		{"flow_context.push_vlan_2.vid", 788, 12},
+		{"flow_context.encrypt_decrypt_obj_id", 800, 32},
+		{"flow_context.match_value", 1024, 4096},
+		{"flow_context.execute_aso", 5120, 256},
+	}},
+	{Name: "set_fte_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "delete_fte_in", Bytes: 64, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"other_vport", 64, 1},
+		{"vport_number", 80, 16},
+		{"table_type", 128, 8},
+		{"table_id", 168, 24},
+		{"flow_index", 256, 32},
+	}},
+	{Name: "delete_fte_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "attach_to_mcg_in", Bytes: 32, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"qpn", 72, 24},
+		{"multicast_gid", 128, 128},
+	}},
+	{Name: "attach_to_mcg_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "detach_from_mcg_in", Bytes: 32, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"uid", 16, 16},
+		{"op_mod", 48, 16},
+		{"qpn", 72, 24},
+		{"multicast_gid", 128, 128},
+	}},
+	{Name: "detach_from_mcg_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
 	}},
 }

@@ -52,6 +52,8 @@ type cli struct {
 	Bench     benchCmd     `cmd:"" help:"Run experiments: on the emulated device, or on hardware that is named."`
 	Calibrate calibrateCmd `cmd:"" help:"Measure what a device's commands cost, and write a profile for the emulated one."`
 	Report    reportCmd    `cmd:"" help:"Show what a run of bench found, as text or HTML, or compare two runs."`
+	Emu       emuCmd       `cmd:"" help:"Serve an emulated device to QEMU as a PCI function (vfio-user)."`
+	Lab       labCmd       `cmd:"" help:"Run programs in a virtual machine whose own mlx5 driver drives the emulated HCA."`
 }
 
 // env is what every command gets.

@@ -77,6 +77,52 @@ const (
 	badCapPage
 	badRoCEIndex
 	badOptPar
+	badPAS
+	badVector
+	badFieldSelect
+	noResize
+	badFunction
+	badPhase
+	badISSI
+	badTeardown
+	pagesHeld
+	pagesMissing
+	pagesUnasked
+	badPage
+	noPages
+	badCapValue
+	badXRCD
+	badTD
+	badTIS
+	badTIRN
+	badRQTN
+	badSQN
+	badRQN
+	badOffload
+	badWQType
+	noWQUmem
+	badWQSize
+	badWQState
+	badRQTSize
+	badDisp
+	badVPort
+	badListType
+	badListSize
+	badVPortMTU
+	badAdminState
+	badRegister
+	badRegAccess
+	badProtocol
+	badEndianness
+	badTableType
+	badTable
+	badTableSize
+	badMiss
+	badGroup
+	badFlowRange
+	badFlow
+	badFlowAction
+	badFlowLevel
 	numChecks
 )
 
@@ -131,6 +177,52 @@ var checks = [numChecks]Check{
 	badCapPage:      {Refuses: "a capability page that the device does not have", Status: mlx5.StatusBadParam, Evidence: "reported for QUERY_HCA_CAP, syndrome 0x5add95"},
 	badOptPar:       {Refuses: "an optional parameter that the device does not offer: alternate path, SRQ, receive CQ", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badRoCEIndex:    {Refuses: "a RoCE address index outside the table", Status: mlx5.StatusIX, Evidence: "status text; the command assumed"},
+	badPAS:          {Refuses: "a list of pages too short for what is to lie in them", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badVector:       {Refuses: "an event queue on a vector that the function does not have", Status: mlx5.StatusBadParam, Evidence: "assumed; reported for CREATE_EQ with another cause"},
+	badFieldSelect:  {Refuses: "the modification of a field that the device does not modify", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	noResize:        {Refuses: "a resize of a completion queue in user memory", Status: mlx5.StatusBadParam, Evidence: "assumed; the driver resizes with physical pages (mlx5_ib_resize_cq)"},
+	badFunction:     {Refuses: "another function than the one that asks: there are none", Status: mlx5.StatusBadParam, Evidence: "reported for ENABLE_HCA and SET_HCA_CAP; the others assumed alike"},
+	badPhase:        {Refuses: "a command out of the order ENABLE_HCA, INIT_HCA, TEARDOWN_HCA, DISABLE_HCA", Status: mlx5.StatusBadSysState, Evidence: "status text; driver, mlx5_function_setup"},
+	badISSI:         {Refuses: "an ISSI other than 0 and 1", Status: mlx5.StatusBadParam, Evidence: "driver, mlx5_core_set_issi: supported_issi_dw0"},
+	badTeardown:     {Refuses: "a teardown profile other than graceful, forced and fast", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/mlx5_ifc.h, MLX5_TEARDOWN_HCA_IN_PROFILE_*"},
+	pagesHeld:       {Refuses: "DISABLE_HCA before all pages are given back", Status: mlx5.StatusBadResState, Evidence: "assumed; driver, mlx5_reclaim_startup_pages comes first"},
+	pagesMissing:    {Refuses: "INIT_HCA before the pages that were asked for are given", Status: mlx5.StatusNoRes, Evidence: "assumed; driver, mlx5_satisfy_startup_pages comes first"},
+	pagesUnasked:    {Refuses: "more pages than the device asked for", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badPage:         {Refuses: "a page at address 0, unaligned, outside the host's memory, or given twice", Status: mlx5.StatusBadParam, Evidence: "driver, alloc_system_page: firmware does not support address 0; the others assumed"},
+	noPages:         {Refuses: "an object for which the host gives no page", Status: mlx5.StatusNoRes, Evidence: "status text"},
+	badCapValue:     {Refuses: "a capability over its maximum, or one that cannot be set", Status: mlx5.StatusBadParam, Evidence: "reported for SET_HCA_CAP; driver, handle_hca_cap"},
+	badXRCD:         {Refuses: "an XRC domain that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badTD:           {Refuses: "a transport domain that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badTIS:          {Refuses: "a TIS that does not exist or has another uid, or more than one for an SQ", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badTIRN:         {Refuses: "a TIR that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badRQTN:         {Refuses: "an RQ table that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badSQN:          {Refuses: "a send queue that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badRQN:          {Refuses: "a receive queue that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badOffload:      {Refuses: "an offload that the device does not advertise", Status: mlx5.StatusBadParam, Evidence: "assumed; reported for CREATE_TIS and CREATE_TIR with other causes"},
+	badWQType:       {Refuses: "a work queue or list type that the device does not offer", Status: mlx5.StatusBadParam, Evidence: "status text"},
+	noWQUmem:        {Refuses: "an RQ, SQ, RMP or XRC SRQ in user memory", Status: mlx5.StatusBadParam, Evidence: "assumed; the device takes physical pages for them"},
+	badWQSize:       {Refuses: "a work queue of more than 2^15 entries, or with smaller ones than it can have", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
+	badWQState:      {Refuses: "a state that a queue is not in, or that it cannot go to", Status: mlx5.StatusBadResState, Evidence: "assumed; driver, mlx5e_modify_rq_state"},
+	badRQTSize:      {Refuses: "an RQ table with more entries than it or the device can have", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to log_max_rqt_size"},
+	badDisp:         {Refuses: "a TIR that is neither direct nor indirect", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/mlx5_ifc.h, MLX5_TIRC_DISP_TYPE_*"},
+	badVPort:        {Refuses: "another vport than one's own: the function manages no others", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badListType:     {Refuses: "an address list other than unicast, multicast and VLAN", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/vport.h, mlx5_list_type"},
+	badListSize:     {Refuses: "an address list longer than the command or the capability", Status: mlx5.StatusBadParam, Evidence: "driver, mlx5_modify_nic_vport_mac_list"},
+	badVPortMTU:     {Refuses: "an MTU of a port below 68 or above 9978", Status: mlx5.StatusBadParam, Evidence: "assumed; the driver keeps to PMTU's max_mtu"},
+	badAdminState:   {Refuses: "an administrative state that a port does not have", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/mlx5_ifc.h, MLX5_VPORT_ADMIN_STATE_*, MLX5_PORT_UP"},
+	badRegister:     {Refuses: "a register that the device does not have", Status: mlx5.StatusBadParam, Evidence: "reported for ACCESS_REG, among others"},
+	badRegAccess:    {Refuses: "a write to a register that is only read, or the reverse", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badProtocol:     {Refuses: "PTYS for another protocol than Ethernet", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badEndianness:   {Refuses: "a host that is not little endian", Status: mlx5.StatusBadParam, Evidence: "driver, set_hca_ctrl writes 0"},
+	badTableType:    {Refuses: "flow tables elsewhere than in what the port receives", Status: mlx5.StatusBadParam, Evidence: "assumed; the capability page offers no other"},
+	badTable:        {Refuses: "a flow table that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
+	badTableSize:    {Refuses: "a flow table over the advertised size or level", Status: mlx5.StatusBadParam, Evidence: "reported for CREATE_FLOW_TABLE"},
+	badMiss:         {Refuses: "a miss action that the device does not have, or a table that is its own", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badGroup:        {Refuses: "a flow group that does not exist or is of another table", Status: mlx5.StatusBadRes, Evidence: "status text"},
+	badFlowRange:    {Refuses: "flow indexes outside the table or the group, or in two groups", Status: mlx5.StatusBadParam, Evidence: "reported for CREATE_FLOW_GROUP and SET_FLOW_TABLE_ENTRY"},
+	badFlow:         {Refuses: "the modification or deletion of a flow that does not exist, or a second one at its index", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badFlowAction:   {Refuses: "an action or destination that the device does not advertise, or one without the other", Status: mlx5.StatusBadParam, Evidence: "reported for SET_FLOW_TABLE_ENTRY"},
+	badFlowLevel:    {Refuses: "a flow that goes to a table of its own or a lower level, without ignore_flow_level", Status: mlx5.StatusBadParam, Evidence: "reported for SET_FLOW_TABLE_ENTRY; driver, fs_core keeps to it"},
 }
 
 func init() {

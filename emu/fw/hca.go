@@ -27,6 +27,15 @@ type Config struct {
 	LogMaxQP int      // log2 of the queue pairs alive at once, 1 to 22; 0: 17
 	LogMaxUC int      // log2 of the user contexts alive at once, 1 to 15; 0: 8; -1: none, a device without DevX
 	Seed     uint64   // of the latencies that are drawn: the same for commands that arrive in the same order
+
+	// With Memory the device is a function that a driver boots: it offers the
+	// driver's commands too, and queues in the host's memory that move. Without, it
+	// is one that a kernel has already booted, and queues are contexts only.
+	Memory    Memory
+	Interrupt func(vector int) // how an event queue wakes the driver; must not block
+	Vectors   int              // 1 to 2048
+	UARs      int              // doorbell pages, from the sixth on; 0: 65536
+	MAC       [6]byte          // of the port
 }
 
 // HCA is an emulated device. Its methods may be called at the same time.
@@ -57,6 +66,21 @@ type HCA struct {
 	// object. Order: objects, a queue pair, anything else.
 	objects sync.Mutex
 
+	// The rest is nil or zero without Memory.
+	mem       Memory
+	interrupt func(vector int)
+	vectors   int
+	down      chan struct{} // closed by Shut
+	driver    *driverCaps
+	boot      boot
+	pages     pagePool
+	alive     atomic.Int64 // objects that the pages are for
+	vport     vport
+	routes    [256]atomic.Pointer[eqRing] // by event type
+	rootTable uint32                      // under objects
+
+	xrcds, tds, tiss, tirs, rqts, sqs, rqs, srqs, fts, fgs *table[resource]
+
 	doorbells atomic.Uint64
 	events    atomic.Pointer[func(Event)]
 	trace     atomic.Pointer[func(in, out []byte, took time.Duration)]
@@ -81,6 +105,10 @@ const (
 	firstQPN      = 0x40
 	firstMKey     = 4 // indexes up to 3 are the reserved physical keys
 	firstCQN      = 0x400
+
+	// QPs and SQs share one number space: doorbells name either.
+	firstSQN = 0x800000
+	firstRQN = 0xa00000
 )
 
 // sharedUID marks what the kernel makes for all contexts: completion event
@@ -94,26 +122,34 @@ type (
 	counterSet struct{ entry }
 	uar        struct{ entry }
 	uctx       struct{ entry }
-	eq         struct{ entry }
-	umem       struct {
+	eq         struct {
+		entry
+		ctx  []byte
+		ring atomic.Pointer[eqRing]
+	}
+	umem struct {
 		entry
 		bytes uint64
+		buf   buffer
 	}
 	mkey struct {
 		entry
 		ctx  [mlx5.MKCSize]byte
-		umem uint32
+		umem uint32 // 0: none
 	}
 	cq struct {
 		entry
-		ctx [mlx5.CQCSize]byte
-		buf uint32 // umem
+		ctx  [mlx5.CQCSize]byte
+		buf  uint32 // umem; 0: none
+		ring atomic.Pointer[cqRing]
 	}
 	qp struct {
 		entry
-		wqUmem  uint32
-		pmState uint8 // as created: what a transition sets lasts until 2RST
+		wqUmem  uint32 // 0: none
+		pmState uint8  // as created: what a transition sets lasts until 2RST
 		qpc     [mlx5.QPCSize]byte
+		queue   atomic.Pointer[sendQueue]
+		held    []*entry // beyond those that every queue pair uses
 	}
 	roceAddress [mlx5.RoCEAddrLayoutSize]byte
 )
@@ -166,10 +202,97 @@ func New(c Config) (*HCA, error) {
 		contexts = 1 << h.logMaxUC
 	}
 	h.uctxs = newTable[uctx](1, contexts)
+	if c.Memory != nil {
+		if err := h.host(c); err != nil {
+			return nil, err
+		}
+	}
 	if c := p.ContextCache; c != nil && !c.Miss.zero() {
 		h.contexts = newLRU(c.QueuePairs)
 	}
 	return h, nil
+}
+
+// host makes the device one that a driver boots.
+func (h *HCA) host(c Config) error {
+	if c.Interrupt == nil || c.Vectors < 1 || c.Vectors > 2048 || c.UARs < 0 || c.UARs > 1<<16 {
+		return fmt.Errorf("emu: a device with memory needs Interrupt, 1 to 2048 vectors and at most 65536 UARs, not %d and %d", c.Vectors, c.UARs)
+	}
+	h.mem, h.interrupt, h.vectors, h.down = c.Memory, c.Interrupt, c.Vectors, make(chan struct{})
+	h.driver = newDriverCaps(h)
+	h.pages = pagePool{has: map[uint64]bool{}, change: make(chan struct{})}
+	h.vport.init(c.MAC)
+	if c.UARs > 0 {
+		h.uars = newTable[uar](6, uint32(c.UARs))
+	}
+	h.xrcds = newTable[resource](1, 1<<logMaxXRCD)
+	h.tds = newTable[resource](1, 1<<logMaxTD)
+	h.tiss = newTable[resource](1, 1<<logMaxTIS)
+	h.tirs = newTable[resource](1, 1<<logMaxTIR)
+	h.rqts = newTable[resource](1, 1<<logMaxRQT)
+	h.sqs = newTable[resource](firstSQN, 1<<logMaxSQ)
+	h.rqs = newTable[resource](firstRQN, 1<<logMaxRQ)
+	h.srqs = newTable[resource](1, 1<<logMaxSRQ-1)
+	h.fts = newTable[resource](1, 1<<logMaxFlowTables)
+	h.fgs = newTable[resource](1, 1<<logMaxFlow)
+	return nil
+}
+
+// Shut ends the waits of a device that was reset: those for pages. Whoever gave
+// it the memory has taken that away.
+func (h *HCA) Shut() { close(h.down) }
+
+// resources returns the tables of a driver's objects, none in process.
+func (h *HCA) resources() []*table[resource] {
+	if h.mem == nil {
+		return nil
+	}
+	return []*table[resource]{h.xrcds, h.tds, h.tiss, h.tirs, h.rqts, h.sqs, h.rqs, h.srqs, h.fts, h.fgs}
+}
+
+// wipe ends every object, as a reset does.
+func (h *HCA) wipe() {
+	end := func(e *entry) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.refs = 0
+		e.live.Store(false)
+	}
+	stop := func(p *atomic.Pointer[sendQueue]) {
+		if q := p.Swap(nil); q != nil {
+			h.run(q, false, false)
+		}
+	}
+	h.eqs.wipe(func(e *eq) {
+		if r := e.ring.Swap(nil); r != nil {
+			h.unroute(r)
+		}
+		end(&e.entry)
+	})
+	h.cqs.wipe(func(q *cq) {
+		if r := q.ring.Swap(nil); r != nil {
+			r.kill()
+		}
+		end(&q.entry)
+	})
+	h.qps.wipe(func(q *qp) {
+		stop(&q.queue)
+		end(&q.entry)
+	})
+	for _, t := range h.resources() {
+		t.wipe(func(r *resource) {
+			stop(&r.queue)
+			end(&r.entry)
+		})
+	}
+	h.pds.wipe(func(p *pd) { end(&p.entry) })
+	h.uars.wipe(func(p *uar) { end(&p.entry) })
+	h.umems.wipe(func(p *umem) { end(&p.entry) })
+	h.mkeys.wipe(func(p *mkey) { end(&p.entry) })
+	h.counters.wipe(func(p *counterSet) { end(&p.entry) })
+	h.uctxs.wipe(func(p *uctx) { end(&p.entry) })
+	h.rootTable = 0
+	h.alive.Store(0)
 }
 
 // Profile returns what the device's commands cost.
@@ -258,12 +381,27 @@ type handler struct {
 	flags flags
 }
 
+// handler returns what executes an opcode, or nil.
+func (h *HCA) handler(op mlx5.Op) *handler {
+	switch {
+	case int(op) >= len(handlers):
+	case handlers[op].run != nil:
+		return &handlers[op]
+	case h.mem != nil && driverHandlers[op].run != nil:
+		return &driverHandlers[op]
+	}
+	return nil
+}
+
 type flags uint8
 
 const (
 	anyMod  flags = 1 << iota // the handler looks at op_mod itself
-	objects                   // it creates or destroys one
+	objects                   // it makes or ends one
 	context                   // it is about a queue pair
+	alloc                     // it makes an object
+	early                     // allowed before INIT_HCA
+	driver                    // only for uid 0
 )
 
 // opTableSize is beyond the last opcode: general commands end at 0xd00
@@ -271,43 +409,51 @@ const (
 const opTableSize = 0xd00
 
 // handlers has what the device offers; an opcode that is not here is refused.
-var handlers [opTableSize]handler
+// driverHandlers has what it offers besides to a driver.
+var handlers, driverHandlers [opTableSize]handler
 
 func init() {
 	offer := func(op mlx5.Op, run func(*HCA, command) check, f flags) {
 		in, out := op.Layouts()
 		handlers[op] = handler{run, in.Bytes, out.Bytes, f}
 	}
-	offer(mlx5.OpNOP, func(*HCA, command) check { return ok }, 0)
-	offer(mlx5.OpQueryHCACap, (*HCA).queryHCACap, anyMod)
-	offer(mlx5.OpQueryAdapter, (*HCA).queryAdapter, 0)
-	offer(mlx5.OpQueryISSI, (*HCA).queryISSI, 0)
+	offer(mlx5.OpNOP, func(*HCA, command) check { return ok }, early)
+	offer(mlx5.OpQueryHCACap, (*HCA).queryHCACap, anyMod|early)
+	offer(mlx5.OpQueryAdapter, (*HCA).queryAdapter, early)
+	offer(mlx5.OpQueryISSI, (*HCA).queryISSI, early)
 	offer(mlx5.OpQueryRoCEAddress, (*HCA).queryRoCEAddress, 0)
 	offer(mlx5.OpSetRoCEAddress, (*HCA).setRoCEAddress, 0)
-	offer(mlx5.OpCreateUCTX, (*HCA).createUCTX, objects)
+	offer(mlx5.OpCreateUCTX, (*HCA).createUCTX, objects|alloc)
 	offer(mlx5.OpDestroyUCTX, (*HCA).destroyUCTX, objects)
-	offer(mlx5.OpAllocPD, (*HCA).allocPD, objects)
+	offer(mlx5.OpAllocPD, (*HCA).allocPD, objects|alloc)
 	offer(mlx5.OpDeallocPD, (*HCA).deallocPD, objects)
-	offer(mlx5.OpAllocUAR, (*HCA).allocUAR, objects)
+	offer(mlx5.OpAllocUAR, (*HCA).allocUAR, objects|alloc)
 	offer(mlx5.OpDeallocUAR, (*HCA).deallocUAR, objects)
-	offer(mlx5.OpAllocQCounter, (*HCA).allocQCounter, objects)
+	offer(mlx5.OpAllocQCounter, (*HCA).allocQCounter, objects|alloc)
 	offer(mlx5.OpDeallocQCounter, (*HCA).deallocQCounter, objects)
 	offer(mlx5.OpQueryQCounter, (*HCA).queryQCounter, 0)
-	offer(mlx5.OpCreateUmem, (*HCA).createUmem, objects)
+	offer(mlx5.OpCreateUmem, (*HCA).createUmem, objects|alloc)
 	offer(mlx5.OpDestroyUmem, (*HCA).destroyUmem, objects)
-	offer(mlx5.OpCreateMKey, (*HCA).createMKey, objects)
+	offer(mlx5.OpCreateMKey, (*HCA).createMKey, objects|alloc)
 	offer(mlx5.OpQueryMKey, (*HCA).queryMKey, 0)
 	offer(mlx5.OpDestroyMKey, (*HCA).destroyMKey, objects)
-	offer(mlx5.OpCreateEQ, (*HCA).createEQ, objects)
+	offer(mlx5.OpCreateEQ, (*HCA).createEQ, objects|alloc)
 	offer(mlx5.OpDestroyEQ, (*HCA).destroyEQ, objects)
-	offer(mlx5.OpCreateCQ, (*HCA).createCQ, objects)
+	offer(mlx5.OpCreateCQ, (*HCA).createCQ, objects|alloc)
 	offer(mlx5.OpQueryCQ, (*HCA).queryCQ, 0)
 	offer(mlx5.OpDestroyCQ, (*HCA).destroyCQ, objects)
-	offer(mlx5.OpCreateQP, (*HCA).createQP, objects|context)
+	offer(mlx5.OpCreateQP, (*HCA).createQP, objects|context|alloc)
 	offer(mlx5.OpQueryQP, (*HCA).queryQP, context)
 	offer(mlx5.OpDestroyQP, (*HCA).destroyQP, objects|context)
 	for _, op := range mlx5.Transitions() {
 		offer(op, (*HCA).transition, context)
+	}
+	for _, d := range driverCommands {
+		in, out := d.op.Layouts()
+		if d.layout != "" { // structs that are not named like their opcode
+			in, out = mlx5.LayoutOf(d.layout+"_in"), mlx5.LayoutOf(d.layout+"_out")
+		}
+		driverHandlers[d.op] = handler{d.run, in.Bytes, out.Bytes, d.flags}
 	}
 }
 
@@ -348,7 +494,7 @@ func (h *HCA) contextCost(op mlx5.Op, in []byte) (extra time.Duration, miss bool
 	if h.profile.Per1000QPs == 0 && h.contexts == nil {
 		return 0, false
 	}
-	if int(op) >= len(handlers) || handlers[op].flags&context == 0 || len(in) < handlers[op].in {
+	if hd := h.handler(op); hd == nil || hd.flags&context == 0 || len(in) < hd.in {
 		return 0, false
 	}
 	if op != mlx5.OpCreateQP {
@@ -367,10 +513,10 @@ func (h *HCA) contextCost(op mlx5.Op, in []byte) (extra time.Duration, miss bool
 
 // execute runs the command; it writes into out only if it refuses nothing.
 func (h *HCA) execute(op mlx5.Op, in, out []byte) check {
-	if int(op) >= len(handlers) || handlers[op].run == nil {
+	hd := h.handler(op)
+	if hd == nil {
 		return badOp
 	}
-	hd := &handlers[op]
 	if len(in) < hd.in {
 		return shortIn
 	}
@@ -381,15 +527,44 @@ func (h *HCA) execute(op mlx5.Op, in, out []byte) check {
 	if hd.flags&anyMod == 0 && hdr.OpMod() != 0 {
 		return badOpMod
 	}
+	if h.mem == nil {
+		return h.perform(hd, op, command{in: in, out: out, uid: hdr.UID()})
+	}
+	refused := h.admit(hd, in, hdr.UID())
+	if refused != ok {
+		return refused
+	}
+	refused = h.perform(hd, op, command{in: in, out: out, uid: hdr.UID()})
+	if hd.flags&alloc != 0 && refused != ok {
+		h.reserve(-cost(in))
+	}
+	return refused
+}
+
+// perform runs a command that was let in.
+func (h *HCA) perform(hd *handler, op mlx5.Op, c command) check {
 	if hd.flags&objects != 0 {
 		h.objects.Lock()
 		defer h.objects.Unlock()
 	}
-	c := command{in: in, out: out, uid: hdr.UID()}
 	if c.uid != 0 && c.uid != sharedUID && op != mlx5.OpCreateUCTX && op != mlx5.OpDestroyUCTX {
 		if u := h.uctxs.get(uint32(c.uid)); u == nil || !u.live.Load() {
 			return badUID
 		}
 	}
 	return hd.run(h, c)
+}
+
+// admit checks whether a command may run at all now, and makes room for what it
+// alloc.
+func (h *HCA) admit(hd *handler, in []byte, uid uint16) check {
+	switch {
+	case hd.flags&driver != 0 && uid != 0:
+		return badUID
+	case hd.flags&early == 0 && h.phaseNow() != phaseRunning:
+		return badPhase
+	case hd.flags&alloc != 0:
+		return h.reserve(cost(in))
+	}
+	return ok
 }

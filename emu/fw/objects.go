@@ -4,6 +4,7 @@ package fw
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"devxlab.example/mlx5"
 )
@@ -24,6 +25,17 @@ func (e *entry) use(uid uint16, kernels bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.live.Load() || e.uid != uid && e.uid != sharedUID && !(kernels && e.uid == 0) {
+		return false
+	}
+	e.refs++
+	return true
+}
+
+// useAny counts one more user of an object, whosever it is.
+func (e *entry) useAny() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.live.Load() {
 		return false
 	}
 	e.refs++
@@ -62,7 +74,7 @@ func (h *HCA) born(c command, id uint32, e *entry) check {
 		u.mu.Unlock()
 	}
 	e.mu.Lock()
-	e.uid, e.refs = c.uid, 0
+	e.uid, e.refs, e.cost = c.uid, 0, int32(cost(c.in))
 	e.live.Store(true)
 	e.mu.Unlock()
 	// The index stands in the same place of every answer.
@@ -103,6 +115,9 @@ func destroy[T any, P interface {
 		u.unuse()
 	}
 	t.release(id)
+	if h.mem != nil {
+		h.reserve(-int(e.cost))
+	}
 	return ok
 }
 
@@ -115,7 +130,7 @@ func (h *HCA) createUCTX(c command) check {
 	if !room {
 		return objectLimit
 	}
-	refused := h.born(command{out: c.out}, 0, &u.entry) // a context belongs to no context
+	refused := h.born(command{in: c.in, out: c.out}, 0, &u.entry) // a context belongs to no context
 	mlx5.CreateUCTXOut(c.out).SetUID(uint16(id))
 	return refused
 }
@@ -171,11 +186,21 @@ func (h *HCA) createUmem(c command) check {
 		return objectLimit
 	}
 	u.bytes = n<<shift - uint64(ctx.PageOffset())
+	if h.mem != nil {
+		u.buf, _ = bufferOf(c.in[mlx5.CreateUmemInSize:], uint8(shift), uint64(ctx.PageOffset()), u.bytes) // n entries are there
+	}
 	return h.born(c, id, &u.entry)
 }
 
 func (h *HCA) destroyUmem(c command) check {
 	return destroy[umem](h, c, h.umems, id24(c), badUmem, nil)
+}
+
+// part returns a part of user memory as a buffer of its own.
+func (u *umem) part(offset uint64) buffer {
+	b := u.buf
+	b.offset += offset
+	return b
 }
 
 // uses collects what an object under construction uses, in order, until one is
@@ -230,11 +255,19 @@ func entryOf[T any, P interface {
 }
 
 // Access modes of a memory key (linux/mlx5/mlx5_ifc.h, mkc access_mode_1_0).
-const accessMTT = 1
+const (
+	accessPA  = 0
+	accessMTT = 1
+	accessKLM = 2
+	accessKSM = 3
+)
 
 func (h *HCA) createMKey(c command) check {
 	in := mlx5.CreateMKeyIn(c.in)
 	ctx := in.MemoryKeyMKeyEntry()
+	if h.mem != nil && !in.MKeyUmemValid() {
+		return h.createHostMKey(c, in)
+	}
 	switch {
 	case ctx.AccessMode10() != accessMTT || ctx.AccessMode42() != 0:
 		return mkeyMode
@@ -265,6 +298,44 @@ func (h *HCA) createMKey(c command) check {
 	return h.born(c, id, &m.entry)
 }
 
+// createHostMKey makes a memory key whose translation stands in the command: of
+// physical addresses, pages, or other keys. One that is free or for UMR may be
+// filled in later.
+func (h *HCA) createHostMKey(c command, in mlx5.CreateMKeyIn) check {
+	ctx := in.MemoryKeyMKeyEntry()
+	mode := ctx.AccessMode10() | ctx.AccessMode42()<<2
+	entries := uint64(in.TranslationsOctwordActualSize()) // of 16 bytes
+	later := ctx.Free() || ctx.UMREn()
+	switch {
+	case mode > accessKSM:
+		return mkeyMode
+	case mode != accessPA && !later && (entries == 0 || ctx.Len() == 0 && !ctx.Length64()):
+		return mkeyZeroLen
+	case entries > uint64(len(in.KLMPASMTT())/16):
+		return badPAS
+	case mode == accessMTT && !later && ctx.LogPageSize() < 12:
+		return mkeyPageSize
+	}
+	if mode == accessMTT && !later {
+		if _, fits := bufferOf(in.KLMPASMTT()[:entries*16], ctx.LogPageSize(), ctx.StartAddr()&(1<<ctx.LogPageSize()-1), ctx.Len()); !fits {
+			return mkeyRange
+		}
+	}
+	// The kernel makes keys in the PDs of its users, under its own uid (mlx5_ib
+	// mr.c sets none).
+	if pd := h.pds.get(ctx.PD()); pd == nil || !(c.uid == 0 && pd.useAny() || c.uid != 0 && pd.use(c.uid, false)) {
+		return badPD
+	}
+	id, m, room := h.mkeys.alloc()
+	if !room {
+		h.pds.get(ctx.PD()).unuse()
+		return objectLimit
+	}
+	copy(m.ctx[:], ctx)
+	m.umem = 0
+	return h.born(c, id, &m.entry)
+}
+
 func (h *HCA) queryMKey(c command) check {
 	m := h.mkeys.get(id24(c))
 	if m == nil || !m.own(c.uid) {
@@ -278,7 +349,9 @@ func (h *HCA) queryMKey(c command) check {
 func (h *HCA) destroyMKey(c command) check {
 	return destroy(h, c, h.mkeys, id24(c), badMKey, func(h *HCA, m *mkey) {
 		h.pds.get(mlx5.MKC(m.ctx[:]).PD()).unuse()
-		h.umems.get(m.umem).unuse()
+		if m.umem != 0 {
+			h.umems.get(m.umem).unuse()
+		}
 	})
 }
 
@@ -286,11 +359,38 @@ func (h *HCA) createEQ(c command) check {
 	if mlx5.CreateEQIn(c.in).EQContextEntry().LogEQSize() > logMaxEQSize {
 		return badEQSize
 	}
-	return create(h, c, h.eqs)
+	if h.mem == nil {
+		return create(h, c, h.eqs)
+	}
+	in := mlx5.CreateEQIn(c.in)
+	uar := entryOf(h.uars.get(in.EQContextEntry().UARPage()))
+	if uar == nil || !uar.use(c.uid, true) {
+		return badUAR
+	}
+	r, refused := h.createRing(in)
+	id, e, room := uint32(0), (*eq)(nil), false
+	if refused == ok {
+		if id, e, room = h.eqs.alloc(); !room {
+			refused = objectLimit
+		}
+	}
+	if refused != ok {
+		uar.unuse()
+		return refused
+	}
+	e.ctx = slices.Clone([]byte(in.EQContextEntry()))
+	e.ring.Store(r)
+	h.route(r)
+	return h.born(c, id, &e.entry)
 }
 
 func (h *HCA) destroyEQ(c command) check {
-	return destroy[eq](h, c, h.eqs, id24(c)&0xff, badEQN, nil)
+	return destroy(h, c, h.eqs, id24(c)&0xff, badEQN, func(h *HCA, e *eq) {
+		if r := e.ring.Swap(nil); r != nil {
+			h.unroute(r)
+			h.uars.get(mlx5.EQC(e.ctx).UARPage()).unuse()
+		}
+	})
 }
 
 func (h *HCA) createCQ(c command) check {
@@ -301,15 +401,22 @@ func (h *HCA) createCQ(c command) check {
 		return badCQSize
 	case ctx.CQESz() > 1:
 		return badCQESize
-	case !in.CQUmemValid() || !ctx.DBRUmemValid():
+	case in.CQUmemValid() != ctx.DBRUmemValid() || h.mem == nil && !in.CQUmemValid():
 		return noUmem
 	}
 	bytes := uint64(64) << ctx.CQESz() << ctx.LogCQSize()
 	u := uses{uid: c.uid}
-	u.hold(entryOf(h.eqs.get(ctx.CEQNOrApuElement())), true, badEQN)
+	e := h.eqs.get(ctx.CEQNOrApuElement())
+	u.hold(entryOf(e), true, badEQN)
 	u.hold(entryOf(h.uars.get(ctx.UARPage())), true, badUAR)
-	u.umem(h, in.CQUmemID(), in.CQUmemOffset(), bytes, 64)
-	u.umem(h, ctx.DBRUmemID(), ctx.DBRAddr(), 8, 8)
+	if in.CQUmemValid() {
+		u.umem(h, in.CQUmemID(), in.CQUmemOffset(), bytes, 64)
+		u.umem(h, ctx.DBRUmemID(), ctx.DBRAddr(), 8, 8)
+	}
+	var r *cqRing
+	if u.refused == ok && h.mem != nil {
+		r, u.refused = h.createCQRing(in, e)
+	}
 	if u.refused != ok {
 		u.release()
 		return u.refused
@@ -320,8 +427,33 @@ func (h *HCA) createCQ(c command) check {
 		return objectLimit
 	}
 	copy(q.ctx[:], ctx)
-	q.buf = in.CQUmemID()
+	q.buf = 0
+	if in.CQUmemValid() {
+		q.buf = in.CQUmemID()
+	}
+	if r != nil {
+		r.cqn = id
+		q.ring.Store(r)
+	}
 	return h.born(c, id, &q.entry)
+}
+
+// createCQRing makes the ring of a completion queue, in physical pages or in
+// user memory.
+func (h *HCA) createCQRing(in mlx5.CreateCQIn, e *eq) (*cqRing, check) {
+	ctx := in.CQContext()
+	if !in.CQUmemValid() {
+		r, refused := h.ringOf(ctx, in.PAS())
+		if refused == ok {
+			r.eq = e.ring.Load()
+		}
+		return r, refused
+	}
+	r := &cqRing{log: ctx.LogCQSize(), stride: cqeSize << ctx.CQESz(), ignore: ctx.Oi(), eq: e.ring.Load()}
+	r.buf = h.umems.get(in.CQUmemID()).part(in.CQUmemOffset())
+	record := h.umems.get(ctx.DBRUmemID()).part(ctx.DBRAddr())
+	r.record, _, _ = record.at(0)
+	return r, ok
 }
 
 func (h *HCA) queryCQ(c command) check {
@@ -330,16 +462,25 @@ func (h *HCA) queryCQ(c command) check {
 		return badCQN
 	}
 	defer q.mu.Unlock()
-	copy(mlx5.QueryCQOut(c.out).CQContext(), q.ctx[:])
+	out := mlx5.QueryCQOut(c.out).CQContext()
+	copy(out, q.ctx[:])
+	if r := q.ring.Load(); r != nil {
+		r.describe(out)
+	}
 	return ok
 }
 
 func (h *HCA) destroyCQ(c command) check {
 	return destroy(h, c, h.cqs, id24(c), badCQN, func(h *HCA, q *cq) {
 		ctx := mlx5.CQC(q.ctx[:])
+		if r := q.ring.Swap(nil); r != nil {
+			r.kill()
+		}
 		h.eqs.get(ctx.CEQNOrApuElement()).unuse()
 		h.uars.get(ctx.UARPage()).unuse()
-		h.umems.get(q.buf).unuse()
-		h.umems.get(ctx.DBRUmemID()).unuse()
+		if q.buf != 0 {
+			h.umems.get(q.buf).unuse()
+			h.umems.get(ctx.DBRUmemID()).unuse()
+		}
 	})
 }

@@ -9,20 +9,26 @@ func (h *HCA) createQP(c command) check {
 	ctx := in.QPC()
 	switch mlx5.ServiceType(ctx.St()) {
 	case mlx5.STRC, mlx5.STUC, mlx5.STUD:
+	case mlx5.STXRC, mlx5.STQp1, mlx5.STRegUMR:
+		if h.mem == nil {
+			return badST
+		}
 	default:
 		return badST
 	}
 	switch ctx.RQType() {
 	case mlx5.RQNormal, mlx5.RQNone:
 	case mlx5.RQShared:
-		return badSRQN
+		if h.mem == nil {
+			return badSRQN
+		}
 	default:
 		return badRQType
 	}
 	switch {
 	case ctx.PMState() == 2:
 		return badPMState
-	case !in.WQUmemValid() || !ctx.DBRUmemValid():
+	case in.WQUmemValid() != ctx.DBRUmemValid() || h.mem == nil && !in.WQUmemValid():
 		return noUmem
 	}
 	// No check of log_rq_size and log_sq_size: their 4 bits go as far as
@@ -35,28 +41,78 @@ func (h *HCA) createQP(c command) check {
 		sq = 64 << ctx.LogSQSize()
 	}
 	u := uses{uid: c.uid}
-	u.hold(entryOf(h.pds.get(ctx.PD())), false, badPD)
+	if mlx5.ServiceType(ctx.St()) != mlx5.STRegUMR { // the driver gives it none (create_kernel_qp)
+		u.hold(entryOf(h.pds.get(ctx.PD())), false, badPD)
+	}
 	u.hold(entryOf(h.cqs.get(ctx.CQNSnd())), false, badCQN)
 	u.hold(entryOf(h.cqs.get(ctx.CQNRcv())), false, badCQN)
 	u.hold(entryOf(h.uars.get(ctx.UARPage())), true, badUAR)
-	u.umem(h, in.WQUmemID(), in.WQUmemOffset(), rq+sq, 64)
-	u.umem(h, ctx.DBRUmemID(), ctx.DBRAddr(), 8, 8)
-	if u.refused != ok {
+	if in.WQUmemValid() {
+		u.umem(h, in.WQUmemID(), in.WQUmemOffset(), rq+sq, 64)
+		u.umem(h, ctx.DBRUmemID(), ctx.DBRAddr(), 8, 8)
+	}
+	more := holding{uid: c.uid, refused: u.refused}
+	var queue *sendQueue
+	if h.mem != nil {
+		queue = h.createQueue(in, rq, sq, &more)
+	}
+	if more.refused != ok {
 		u.release()
-		return u.refused
+		unuseAll(more.held)
+		return more.refused
 	}
 	id, q, room := h.qps.alloc()
 	if !room {
 		u.release()
+		unuseAll(more.held)
 		return qpLimit
 	}
 	copy(q.qpc[:], ctx)
-	q.wqUmem, q.pmState = in.WQUmemID(), ctx.PMState()
+	q.wqUmem, q.pmState, q.held = 0, ctx.PMState(), more.held
+	if in.WQUmemValid() {
+		q.wqUmem = in.WQUmemID()
+	}
 	q.reset()
+	if queue != nil {
+		queue.number = id
+		q.queue.Store(queue)
+	}
 	if h.contexts != nil {
 		h.contexts.use(id - firstQPN)
 	}
 	return h.born(c, id, &q.entry)
+}
+
+// createQueue makes the send queue of a queue pair in the host's memory, nil if
+// it has none, and collects what shared queues and domains it uses.
+func (h *HCA) createQueue(in mlx5.CreateQPIn, rq, sq uint64, u *holding) *sendQueue {
+	ctx := in.QPC()
+	st := mlx5.ServiceType(ctx.St())
+	if ctx.RQType() == mlx5.RQShared {
+		u.hold(h.srqEntry(ctx.SRQNRMPNXRQN(), kindRMP, kindXRCSRQ), true, badSRQN)
+	}
+	if st == mlx5.STXRC {
+		u.hold(entryOf(h.xrcds.get(ctx.XRCD())), true, badXRCD)
+	}
+	if u.refused != ok {
+		return nil
+	}
+	q := &sendQueue{index: ctx.UserIndex(), at: rq, log: ctx.LogSQSize(), record: ctx.DBRAddr(), lossy: st == mlx5.STUD || st == mlx5.STQp1}
+	if in.WQUmemValid() {
+		q.buf = h.umems.get(in.WQUmemID()).part(in.WQUmemOffset())
+		record := h.umems.get(ctx.DBRUmemID()).part(ctx.DBRAddr())
+		q.record, _, _ = record.at(0)
+	} else {
+		shift, fits := ctx.LogPageSize()+12, false
+		q.buf, fits = bufferOf(in.PAS(), shift, uint64(ctx.PageOffset())<<shift/64, rq+sq)
+		u.want(fits, badPAS)
+		u.want(q.record%8 == 0, umemUnaligned)
+	}
+	if ctx.NoSQ() {
+		return nil
+	}
+	q.cq = h.cqs.get(ctx.CQNSnd()).ring.Load()
+	return q
 }
 
 func (h *HCA) queryQP(c command) check {
@@ -72,12 +128,21 @@ func (h *HCA) queryQP(c command) check {
 func (h *HCA) destroyQP(c command) check {
 	return destroy(h, c, h.qps, id24(c), badQPN, func(h *HCA, q *qp) {
 		ctx := mlx5.QPC(q.qpc[:])
-		h.pds.get(ctx.PD()).unuse()
+		if mlx5.ServiceType(ctx.St()) != mlx5.STRegUMR {
+			h.pds.get(ctx.PD()).unuse()
+		}
 		h.cqs.get(ctx.CQNSnd()).unuse()
 		h.cqs.get(ctx.CQNRcv()).unuse()
 		h.uars.get(ctx.UARPage()).unuse()
-		h.umems.get(q.wqUmem).unuse()
-		h.umems.get(ctx.DBRUmemID()).unuse()
+		if q.wqUmem != 0 {
+			h.umems.get(q.wqUmem).unuse()
+			h.umems.get(ctx.DBRUmemID()).unuse()
+		}
+		if s := q.queue.Swap(nil); s != nil {
+			h.run(s, false, false)
+		}
+		unuseAll(q.held)
+		q.held = nil
 		h.setCounterSet(ctx, 0, 0)
 		if h.contexts != nil {
 			h.contexts.drop(id24(c) - firstQPN)
@@ -95,17 +160,19 @@ func (h *HCA) transition(c command) check {
 	}
 	defer q.mu.Unlock()
 	qpc := mlx5.QPC(q.qpc[:])
-	rule := mlx5.RuleOf(mlx5.OpOf(c.in), mlx5.ServiceType(qpc.St()))
+	rule := mlx5.RuleOf(mlx5.OpOf(c.in), ruledBy(mlx5.ServiceType(qpc.St())))
 	if !rule.AcceptsFrom(mlx5.State(qpc.State())) {
 		return badState
 	}
 	switch rule.To {
 	case mlx5.StateErr:
 		qpc.SetState(uint8(mlx5.StateErr))
+		h.follow(q, rule.To)
 		return ok
 	case mlx5.StateRST:
 		h.setCounterSet(qpc, 0, 0)
 		q.reset()
+		h.follow(q, rule.To)
 		return ok
 	}
 	in := mlx5.RST2INITQPIn(c.in) // one layout for the transitions with a context
@@ -119,7 +186,28 @@ func (h *HCA) transition(c command) check {
 	}
 	merge(rule, qpc, src, take)
 	qpc.SetState(uint8(rule.To))
+	h.follow(q, rule.To)
 	return ok
+}
+
+// ruledBy returns the service type whose transitions a queue pair takes: the
+// driver's table (opt_mask in mlx5_ib qp.c) has XRC as RC and GSI as UD, and a
+// UMR queue pair has no other end.
+func ruledBy(st mlx5.ServiceType) mlx5.ServiceType {
+	switch st {
+	case mlx5.STXRC:
+		return mlx5.STRC
+	case mlx5.STQp1, mlx5.STRegUMR:
+		return mlx5.STUD
+	}
+	return st
+}
+
+// follow makes the send queue follow its queue pair's state.
+func (h *HCA) follow(q *qp, s mlx5.State) {
+	if w := q.queue.Load(); w != nil {
+		h.run(w, s == mlx5.StateRTS, s == mlx5.StateRST)
+	}
 }
 
 // taken returns the optional parameters that a transition takes from the

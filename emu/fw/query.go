@@ -5,6 +5,9 @@ package fw
 import "devxlab.example/mlx5"
 
 func (h *HCA) queryHCACap(c command) check {
+	if h.driver != nil {
+		return h.driver.query(mlx5.QueryHCACapIn(c.in), mlx5.QueryHCACapOut(c.out).Capability())
+	}
 	switch mlx5.CapType(mlx5.QueryHCACapIn(c.in).OpMod() >> 1) {
 	case mlx5.CapGeneral:
 		h.generalCaps(mlx5.HCACap(mlx5.QueryHCACapOut(c.out).Capability()))
@@ -67,6 +70,11 @@ func (h *HCA) queryAdapter(c command) check {
 func (h *HCA) queryISSI(c command) check {
 	o := mlx5.QueryISSIOut(c.out)
 	o.SetCurrentISSI(1)
+	if h.mem != nil {
+		h.boot.mu.Lock()
+		o.SetCurrentISSI(h.boot.issi)
+		h.boot.mu.Unlock()
+	}
 	o.SetSupportedISSIDw0(3) // ISSI 0 and 1
 	return ok
 }

@@ -142,7 +142,9 @@ func (r *rig) modify(op mlx5.Op, qpn uint32) mlx5.RST2INITQPIn {
 // exec runs a command with as much room for output as it has to have.
 func (r *rig) exec(in []byte) (mlx5.Status, uint32, []byte) {
 	n := mlx5.CmdOutSize
-	if _, l := mlx5.OpOf(in).Layouts(); l != nil {
+	if hd := r.h.handler(mlx5.OpOf(in)); hd != nil {
+		n = hd.out
+	} else if _, l := mlx5.OpOf(in).Layouts(); l != nil {
 		n = l.Bytes
 	}
 	out := make([]byte, n)
@@ -230,8 +232,12 @@ func audit(h *HCA) error {
 			return
 		}
 		c := mlx5.QPC(q.qpc[:])
+		pd := entryOf(h.pds.get(c.PD()))
+		if mlx5.ServiceType(c.St()) == mlx5.STRegUMR {
+			pd = nil
+		}
 		for _, e := range []*entry{
-			entryOf(h.pds.get(c.PD())), entryOf(h.uars.get(c.UARPage())), entryOf(h.cqs.get(c.CQNSnd())),
+			pd, entryOf(h.uars.get(c.UARPage())), entryOf(h.cqs.get(c.CQNSnd())),
 			entryOf(h.cqs.get(c.CQNRcv())), entryOf(h.umems.get(q.wqUmem)), entryOf(h.umems.get(c.DBRUmemID())),
 			entryOf(h.counters.get(uint32(c.CounterSetID()))), // nil for 0
 		} {
@@ -254,6 +260,9 @@ func audit(h *HCA) error {
 			users[entryOf(h.umems.get(m.umem))]++
 		}
 	})
+	if h.mem != nil {
+		hostUsers(h, users)
+	}
 	delete(users, nil)
 	owned := func(e *entry) {
 		if u := h.uctxs.get(uint32(e.uid)); e.live.Load() && u != nil {
@@ -267,6 +276,12 @@ func audit(h *HCA) error {
 	} {
 		tableOwned()
 	}
+	for i, t := range h.resources() {
+		eachEntry(t, owned)
+		if err := auditTable(fmt.Sprint("resource ", i), t, users); err != nil {
+			return err
+		}
+	}
 	for _, err := range []error{
 		auditTable("PD", h.pds, users), auditTable("UAR", h.uars, users), auditTable("umem", h.umems, users),
 		auditTable("mkey", h.mkeys, users), auditTable("EQ", h.eqs, users), auditTable("CQ", h.cqs, users),
@@ -277,6 +292,35 @@ func audit(h *HCA) error {
 		}
 	}
 	return nil
+}
+
+// hostUsers counts what only a driver's objects use.
+func hostUsers(h *HCA, users map[*entry]int32) {
+	held := func(list []*entry) {
+		for _, e := range list {
+			users[e]++
+		}
+	}
+	for _, t := range h.resources() {
+		each(t, func(_ uint32, r *resource) {
+			if r.live.Load() {
+				held(r.held)
+				for _, f := range r.flows {
+					held(f.held)
+				}
+			}
+		})
+	}
+	each(h.qps, func(_ uint32, q *qp) {
+		if q.live.Load() {
+			held(q.held)
+		}
+	})
+	each(h.eqs, func(_ uint32, e *eq) {
+		if e.live.Load() {
+			users[entryOf(h.uars.get(mlx5.EQC(e.ctx).UARPage()))]++
+		}
+	})
 }
 
 func eachEntry[T any, P interface {

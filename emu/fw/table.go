@@ -12,6 +12,7 @@ import (
 type entry struct {
 	mu   sync.Mutex
 	refs int32 // objects that use this one
+	cost int32 // of the host's pages, in objects
 	uid  uint16
 	live atomic.Bool
 }
@@ -91,4 +92,29 @@ func (t *table[T]) count() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return int64(t.live)
+}
+
+// each calls f with every place that was ever in use.
+func (t *table[T]) each(f func(id uint32, p *T)) {
+	t.mu.Lock()
+	next := t.next
+	t.mu.Unlock()
+	for id := t.first; id < next; id++ {
+		f(id, t.get(id))
+	}
+}
+
+// wipe calls f with every place that was ever in use, and begins anew.
+func (t *table[T]) wipe(f func(*T)) {
+	t.each(func(_ uint32, p *T) { f(p) })
+	t.mu.Lock()
+	t.next, t.free, t.freeHead, t.live = t.first, nil, 0, 0
+	t.mu.Unlock()
+}
+
+// restrict lowers the number of objects that may be alive at once.
+func (t *table[T]) restrict(limit uint32) {
+	t.mu.Lock()
+	t.limit = limit
+	t.mu.Unlock()
 }

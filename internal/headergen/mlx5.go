@@ -33,7 +33,33 @@ const structs = `
 	rtr2rts_qp_in rtr2rts_qp_out rts2rts_qp_in rts2rts_qp_out sqerr2rts_qp_in sqerr2rts_qp_out
 	qp_2err_in qp_2err_out qp_2rst_in qp_2rst_out
 	alloc_q_counter_in alloc_q_counter_out dealloc_q_counter_in dealloc_q_counter_out
-	query_q_counter_in query_q_counter_out`
+	query_q_counter_in query_q_counter_out
+	enable_hca_in enable_hca_out disable_hca_in disable_hca_out init_hca_in init_hca_out teardown_hca_in teardown_hca_out
+	query_pages_in query_pages_out manage_pages_in manage_pages_out set_issi_in set_issi_out set_hca_cap_in set_hca_cap_out
+	access_register_in access_register_out ptys_reg pmtu_reg paos_reg mad_ifc_in mad_ifc_out
+	atomic_caps per_protocol_networking_offload_caps flow_table_nic_cap flow_table_prop_layout flow_table_fields_supported
+	query_special_contexts_in query_special_contexts_out query_eq_in query_eq_out
+	nic_vport_context query_nic_vport_context_in query_nic_vport_context_out
+	modify_nic_vport_field_select modify_nic_vport_context_in modify_nic_vport_context_out
+	query_vport_state_in query_vport_state_out modify_vport_state_in modify_vport_state_out
+	query_hca_vport_pkey_in query_hca_vport_pkey_out query_vport_counter_in query_vport_counter_out
+	alloc_xrcd_in alloc_xrcd_out dealloc_xrcd_in dealloc_xrcd_out
+	alloc_transport_domain_in alloc_transport_domain_out dealloc_transport_domain_in dealloc_transport_domain_out
+	wq rmpc rmp_bitmask create_rmp_in create_rmp_out query_rmp_in query_rmp_out modify_rmp_in modify_rmp_out destroy_rmp_in destroy_rmp_out
+	xrc_srqc create_xrc_srq_in create_xrc_srq_out query_xrc_srq_in query_xrc_srq_out arm_xrc_srq_in arm_xrc_srq_out
+	destroy_xrc_srq_in destroy_xrc_srq_out
+	rqc create_rq_in create_rq_out query_rq_in query_rq_out modify_rq_in modify_rq_out destroy_rq_in destroy_rq_out
+	sqc create_sq_in create_sq_out query_sq_in query_sq_out modify_sq_in modify_sq_out destroy_sq_in destroy_sq_out
+	tisc create_tis_in create_tis_out query_tis_in query_tis_out modify_tis_in modify_tis_out destroy_tis_in destroy_tis_out
+	tirc create_tir_in create_tir_out query_tir_in query_tir_out modify_tir_bitmask modify_tir_in modify_tir_out
+	destroy_tir_in destroy_tir_out
+	rqtc rqt_bitmask create_rqt_in create_rqt_out query_rqt_in query_rqt_out modify_rqt_in modify_rqt_out
+	destroy_rqt_in destroy_rqt_out
+	flow_table_context create_flow_table_in create_flow_table_out modify_flow_table_in modify_flow_table_out
+	destroy_flow_table_in destroy_flow_table_out set_flow_table_root_in set_flow_table_root_out
+	create_flow_group_in create_flow_group_out destroy_flow_group_in destroy_flow_group_out
+	flow_context dest_format_struct set_fte_in set_fte_out delete_fte_in delete_fte_out
+	attach_to_mcg_in attach_to_mcg_out detach_from_mcg_in detach_from_mcg_out`
 
 // capAccessors are the fields of cmd_hca_cap that get accessors; the layout
 // table has all of them.
@@ -45,7 +71,11 @@ const capAccessors = `
 	local_ca_ack_delay device_frequency_khz atomic ts_cqe_to_dest_cqn event_cap bf log_bf_reg_size
 	uctx_cap log_max_srq log_max_srq_sz log_max_xrcd log_max_rmp eth_net_offloads vhca_id
 	log_max_klm_list_size umr_ptr_rlky cqe_compression max_num_eqs num_lag_ports log_max_transport_domain
-	vport_counters ets nic_flow_table general_obj_types pkey_table_size gid_table_size native_port_num sq_ts_format rq_ts_format`
+	vport_counters ets nic_flow_table general_obj_types pkey_table_size gid_table_size native_port_num sq_ts_format rq_ts_format
+	log_max_eq_sz log_max_mcg log_max_bsf_list_size log_max_ra_res_dc cmdif_checksum cq_moderation cq_resize block_lb_mc
+	compact_address_vector umr_modify_atomic_disabled uar_sz log_pg_sz log_max_tis log_max_tir log_max_sq log_max_rq
+	log_max_rqt log_max_rqt_size log_max_tis_per_sq log_max_vlan_list log_max_current_uc_list log_max_current_mc_list
+	cache_line_128byte disable_local_lb_uc disable_local_lb_mc max_wqe_sz_sq_dc`
 
 // MLX5 returns the generated files of package mlx5 by name. overlay is the
 // text of its overlay file.
@@ -272,6 +302,10 @@ func layouts(h *cheader.Header, overlay string) (string, error) {
 	return b.String(), nil
 }
 
+// opaque are nested structs that the tables have as one row: each would be
+// hundreds, and stands in several commands.
+var opaque = map[string]bool{"fte_match_param": true, "flow_table_fields_supported": true, "flow_table_prop_layout": true, "traffic_counter": true}
+
 // rows writes the layout of a struct with nested ones spelled out, since a
 // dump is read field by field.
 func rows(w *bytes.Buffer, prefix string, base int, s *cheader.Struct) {
@@ -279,9 +313,9 @@ func rows(w *bytes.Buffer, prefix string, base int, s *cheader.Struct) {
 		switch {
 		case f.Reserved() || f.Count == 0:
 		case f.Name == "capability": // a union: which member it is depends on op_mod
-		case f.Type != nil && f.Count == 1:
+		case f.Type != nil && f.Count == 1 && !opaque[f.Type.Name]:
 			rows(w, prefix+f.Name+".", base+f.Offset, f.Type)
-		case f.Type == nil:
+		default:
 			fmt.Fprintf(w, "{%q, %d, %d},\n", prefix+f.Name, base+f.Offset, f.Width*f.Count)
 		}
 	}

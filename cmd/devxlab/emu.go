@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"os"
+	"time"
+
+	"devxlab.example/emu/fw"
+	"devxlab.example/emu/pci"
+	"devxlab.example/emu/vfiouser"
+	"devxlab.example/mlx5"
+)
+
+type emuCmd struct {
+	Socket         string         `required:"" placeholder:"PATH" help:"Unix socket to make; QEMU connects to it."`
+	Profile        string         `default:"zero" placeholder:"NAME|FILE" help:"What commands cost: a built-in profile or a JSON file."`
+	Latency        *time.Duration `placeholder:"DURATION" help:"Each command takes this long, in the place of the profile's figures."`
+	CommandTimeout time.Duration  `placeholder:"DURATION" help:"How long drivers are told to wait for a command (Linux 5.16 and later); 0: their own 60 s."`
+	MAC            string         `placeholder:"ADDRESS" help:"MAC address of the port."`
+	Log            string         `placeholder:"FILE" help:"Write each command that the driver issues, and what it does wrong, to a file."`
+	Once           bool           `help:"End when the first client is gone."`
+}
+
+const emuHelp = `Serve an emulated ConnectX-6 Dx to QEMU as a PCI function (vfio-user).
+
+It runs until it is interrupted. QEMU 10.1 or newer takes the function as
+  -object memory-backend-memfd,id=m,size=512M,share=on -machine q35,memory-backend=m
+  -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'`
+
+// Help is what the command's --help adds.
+func (emuCmd) Help() string { return emuHelp }
+
+func (c emuCmd) Run(e *env) error {
+	config, err := c.config()
+	if err != nil {
+		return usageError{err}
+	}
+	logTo := io.Discard
+	if c.Log != "" {
+		f, err := os.Create(c.Log)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		logTo = f
+	}
+	l := log.New(logTo, "", log.Lmicroseconds)
+	config.Log = l.Printf
+	if c.Log != "" {
+		config.Trace = func(in, out []byte, took time.Duration) { l.Print(commandLine(in, out, took)) }
+	}
+	f, err := pci.New(config)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(e.ctx)
+	defer stop()
+	listener, err := listen(c.Socket)
+	if err != nil {
+		return err
+	}
+	var function vfiouser.Function = f
+	if c.Once {
+		function = &onceFunction{f, stop}
+	}
+	server := vfiouser.Server{Function: function, Log: func(err error) {
+		l.Print(err)
+		fmt.Fprintln(e.err, "devxlab emu:", err)
+	}}
+	fmt.Fprintf(e.out, "serving on %s: %d commands in flight, profile %s\n", c.Socket, config.Profile.Slots, config.Profile.Name)
+	if err := server.Serve(ctx, listener); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// onceFunction ends the server when its client is gone.
+type onceFunction struct {
+	*pci.Function
+	stop context.CancelFunc
+}
+
+func (f *onceFunction) Detach() {
+	f.Function.Detach()
+	f.stop()
+}
+
+func (c emuCmd) config() (pci.Config, error) {
+	p, err := fw.ProfileByName(c.Profile)
+	if err != nil {
+		return pci.Config{}, err
+	}
+	if c.Latency != nil {
+		// A copy: built-in profiles may be shared.
+		copied := *p
+		copied.Name = fmt.Sprintf("%s+latency=%v", p.Name, *c.Latency)
+		copied.Default, copied.Ops, copied.Per1000QPs, copied.ContextCache = fw.Dist{Fixed: *c.Latency}, nil, 0, nil
+		if err := copied.Compile(); err != nil {
+			return pci.Config{}, err
+		}
+		p = &copied
+	}
+	config := pci.Config{Profile: p, CommandTimeout: c.CommandTimeout}
+	if c.MAC != "" {
+		mac, err := net.ParseMAC(c.MAC)
+		if err != nil || len(mac) != len(config.MAC) || mac[0]&1 != 0 {
+			return config, fmt.Errorf("--mac %s: a unicast address such as 0c:42:a1:00:00:01", c.MAC)
+		}
+		copy(config.MAC[:], mac)
+	}
+	return config, nil
+}
+
+// listen makes the socket. One that nobody serves any more makes room for it.
+func listen(path string) (*net.UnixListener, error) {
+	addr := &net.UnixAddr{Name: path, Net: "unix"}
+	l, err := net.ListenUnix("unix", addr)
+	if err == nil {
+		return l, nil
+	}
+	if info, serr := os.Lstat(path); serr != nil || info.Mode()&os.ModeSocket == 0 {
+		return nil, err
+	}
+	if c, derr := net.DialUnix("unix", nil, addr); derr == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("%s: another process serves there", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return nil, err
+	}
+	return net.ListenUnix("unix", addr)
+}
+
+// commandLine is a command as a line of the log.
+func commandLine(in, out []byte, took time.Duration) string {
+	status, syndrome := mlx5.StatusOf(out)
+	uid, mod := uint16(0), uint16(0)
+	if len(in) >= 8 {
+		uid, mod = uint16(in[2])<<8|uint16(in[3]), uint16(in[6])<<8|uint16(in[7])
+	}
+	line := fmt.Sprintf("%v op_mod=%#x uid=%d in=%d out=%d %v: %v", mlx5.OpOf(in), mod, uid, len(in), len(out), took, status)
+	if c := fw.CheckOf(syndrome); c != nil {
+		line += fmt.Sprintf(" (%#x: %s) %s", syndrome, c.Refuses, hex.EncodeToString(in[:min(len(in), 512)]))
+	}
+	return line
+}

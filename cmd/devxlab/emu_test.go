@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"devxlab.example/emu/fw"
+)
+
+// The server makes its socket, takes a client, and ends with it, or when it is
+// interrupted.
+func TestEmu(t *testing.T) {
+	dir := t.TempDir()
+	serve := func(ctx context.Context, c emuCmd) (string, chan error) {
+		if c.Socket == "" {
+			c.Socket = filepath.Join(dir, "s")
+		}
+		c.Profile = "zero"
+		r, w := io.Pipe()
+		done := make(chan error, 1)
+		go func() {
+			done <- c.Run(&env{ctx: ctx, out: w, err: io.Discard})
+			_ = w.Close()
+		}()
+		line := make([]byte, 200)
+		n, _ := r.Read(line)
+		return string(line[:n]), done
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if line, done := serve(ctx, emuCmd{Once: true, Log: filepath.Join(dir, "log")}); !strings.Contains(line, "31 commands in flight, profile zero") {
+		t.Fatalf("%q, %v", line, <-done)
+	} else {
+		c, err := net.Dial("unix", filepath.Join(dir, "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// VFIO_USER_VERSION, 0.0, without capabilities: only then is it a client.
+		if _, err := c.Write([]byte{0, 0, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := c.Read(make([]byte, 16)); n != 16 || err != nil {
+			t.Fatalf("the reply to VERSION: %d bytes, %v", n, err)
+		}
+		_ = c.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	_, done := serve(ctx, emuCmd{})
+	other := emuCmd{Socket: filepath.Join(dir, "s"), Profile: "zero"}
+	if err := other.Run(&env{ctx: ctx, out: io.Discard, err: io.Discard}); err == nil || !strings.Contains(err.Error(), "another process serves there") {
+		t.Errorf("a socket that is in use: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEmuErrors(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"emu", exitUsage, "--socket"},
+		{"emu --socket " + file + " --profile nosuch", exitUsage, "nosuch"},
+		{"emu --socket " + file + " --mac ff:ff:ff:ff:ff:ff", exitUsage, "unicast"},
+		{"emu --socket " + file + " --mac x", exitUsage, "unicast"},
+		{"emu --socket " + file + " --latency 2h", exitUsage, "above 1m5s"},
+		{"emu --socket " + file, exitFailed, "address already in use"},
+		{"emu --socket " + file + "/x --log " + file + "/y", exitFailed, "not a directory"},
+	} {
+		var out, errOut bytes.Buffer
+		if code := run(strings.Fields(tt.args), nil, &out, &errOut); code != tt.code || !strings.Contains(errOut.String(), tt.says) {
+			t.Errorf("%s: exit code %d, want %d: %s", tt.args, code, tt.code, errOut.String())
+		}
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	ok := commandLine([]byte{8, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, make([]byte, 16), time.Millisecond)
+	if want := "ALLOC_PD op_mod=0x0 uid=3 in=16 out=16 1ms: OK"; ok != want {
+		t.Errorf("%q, want %q", ok, want)
+	}
+	check := fw.Checks()[0]
+	refused := commandLine([]byte{0xff, 0xff}, []byte{byte(check.Status), 0, 0, 0, 0xde, 0, 0, 1}, 0)
+	if !strings.Contains(refused, check.Refuses) {
+		t.Error(refused)
+	}
+}

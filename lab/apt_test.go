@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package lab
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+func recorded(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile("testdata/apt/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Recorded on Debian 12, hosts replaced: the main archive is found, not the one
+// with security updates, nor another vendor's.
+func TestSite(t *testing.T) {
+	const want = "http://mirror.example/debian/"
+	targets := string(recorded(t, "indextargets.txt"))
+	if site, ok := siteOf([]byte(targets)); !ok || site != want {
+		t.Errorf("indextargets: %q, %v", site, ok)
+	}
+	if site, ok := siteOfUpdate(recorded(t, "print-uris.txt")); !ok || site != want {
+		t.Errorf("print-uris: %q, %v", site, ok)
+	}
+	for name, bad := range map[string]string{
+		"none":           "",
+		"other vendor":   strings.ReplaceAll(targets, "Origin: Debian", "Origin: Example"),
+		"security only":  strings.ReplaceAll(targets, "Label: Debian\n", "Label: Debian-Security\n"),
+		"a CD":           strings.ReplaceAll(targets, "Repo-URI: http://mirror.example/", "Repo-URI: cdrom://x/"),
+		"two words":      strings.ReplaceAll(targets, "Repo-URI: http://mirror.example/debian/", "Repo-URI: http://mirror.example/ evil main"),
+		"no colon":       "Repo-URI",
+		"other":          "\x00\xff: \n\n : x\n",
+		"not a Packages": strings.ReplaceAll(targets, "Created-By: Packages", "Created-By: Sources"),
+	} {
+		if site, ok := siteOf([]byte(bad)); ok {
+			t.Errorf("%s: %q", name, site)
+		}
+	}
+	for name, bad := range map[string]string{
+		"security": "'http://mirror.example/debian-security/dists/bookworm-security/InRelease' x 0 \n",
+		"Ubuntu":   "'http://mirror.example/ubuntu/dists/noble/InRelease' x 0 \n",
+		"a CD":     "'cdrom:[x]/dists/bookworm/InRelease' x 0 \n",
+	} {
+		if site, ok := siteOfUpdate([]byte(bad)); ok {
+			t.Errorf("%s: %q", name, site)
+		}
+	}
+}
+
+func TestStanzas(t *testing.T) {
+	got := stanzas([]byte("Package: a\nDescription: x\n continued: no\nVersion: 1\n\n\nPackage: b\n"))
+	if len(got) != 2 || got[0]["Version"] != "1" || got[0]["Description"] != "x" || got[1]["Package"] != "b" || len(got[0]) != 3 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestParseURIs(t *testing.T) {
+	out := "Reading package lists...\n'http://mirror.example/pool/a_1_amd64.deb' a_1_amd64.deb 100 SHA256:00\n'http://mirror.example/pool/b_1%3a2_all.deb' b_1%3a2_all.deb 23 MD5Sum:0\n"
+	if n, size := parseURIs([]byte(out)); n != 2 || size != 123 {
+		t.Errorf("%d packages, %d bytes", n, size)
+	}
+	if v := madison([]byte("qemu-system-x86 | 1:11.1.3+ds-1~bpo13+1 | http://mirror.example/debian trixie-backports/main amd64 Packages\nqemu-system-x86 | 1:10.0.13+ds-0+deb13u1 | x\n")); v != "1:11.1.3+ds-1~bpo13+1" {
+		t.Errorf("madison: %q", v)
+	}
+	if v := madison(nil); v != "" {
+		t.Errorf("madison of nothing: %q", v)
+	}
+}
