@@ -115,8 +115,11 @@ func (m *machine) args() []string {
 		a = append(a, "-chardev", "socket,id=channel,path="+m.channel,
 			"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=channel,name="+guest.PortName)
 	}
-	for _, d := range m.devices {
-		a = append(a, "-device", fmt.Sprintf(`{"driver":"vfio-user-pci","socket":{"type":"unix","path":%q}}`, d))
+	// Behind a root port of its own, as a card is: on the root bus itself QEMU takes
+	// the link's state away.
+	for i, d := range m.devices {
+		a = append(a, "-device", fmt.Sprintf("pcie-root-port,id=port%d,chassis=%d,x-speed=16,x-width=16", i, i+1),
+			"-device", fmt.Sprintf(`{"driver":"vfio-user-pci","bus":"port%d","socket":{"type":"unix","path":%q}}`, i, d))
 	}
 	if m.initrd != "" {
 		a = append(a, "-initrd", m.initrd)

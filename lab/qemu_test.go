@@ -38,7 +38,7 @@ func TestArgs(t *testing.T) {
 		`-machine q35,memory-backend=m -object memory-backend-memfd,id=m,size=512M,share=on -serial stdio -kernel /k/vmlinux `+
 		`-chardev socket,id=serial,path=/t/s -serial chardev:serial `+
 		`-chardev socket,id=channel,path=/t/c -device virtio-serial-pci -device virtserialport,chardev=channel,name=devxlab `+
-		`-device {"driver":"vfio-user-pci","socket":{"type":"unix","path":"/t/hca-0.sock"}} -initrd /t/initrd -append`, " ")
+		`-device pcie-root-port,id=port0,chassis=1,x-speed=16,x-width=16 -device {"driver":"vfio-user-pci","bus":"port0","socket":{"type":"unix","path":"/t/hca-0.sock"}} -initrd /t/initrd -append`, " ")
 	if got := m.args(); !slices.Equal(got[:len(got)-1], want) || got[len(got)-1] != "console=ttyS0 panic=-1 -- lab init" {
 		t.Errorf("%q\nwant %q", got, want)
 	}
