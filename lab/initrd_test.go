@@ -82,7 +82,7 @@ func TestInitrd(t *testing.T) {
 	c := contents{busybox: filepath.Join(dir, "bb"), applets: []string{"sh", "busybox", "ls"}, devxlab: filepath.Join(dir, "devxlab"), release: "6.1.0", tree: tree,
 		params: map[string]string{"mlx5_core": "debug_mask=1"},
 		put:    []Copy{{From: filepath.Join(dir, "data"), To: "/srv/data"}, {From: filepath.Join(dir, "script"), To: "/bin/script"}},
-		job:    guest.Job{Args: []string{"ls"}, Dir: "/work/x", Get: []guest.Get{{Path: "/out/deep/file"}}}}
+		job:    guest.Job{Args: []string{"ls"}, Dir: "/srv/x", Get: []guest.Get{{Path: "/out/deep/file"}}}}
 	var b bytes.Buffer
 	if err := c.write(&b, 1<<20); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestInitrd(t *testing.T) {
 			t.Errorf("%s: %q (there: %v), want %q", name, got, ok, want)
 		}
 	}
-	for _, d := range []string{"proc", "sys", "dev", "tmp", "work/x", "out/deep"} {
+	for _, d := range []string{"proc", "sys", "dev", "tmp", "srv/x", "out/deep"} {
 		if _, ok := files[d]; !ok {
 			t.Errorf("no directory %s", d)
 		}

@@ -49,7 +49,7 @@ func TestLab(t *testing.T) {
 	var out, errOut bytes.Buffer
 	o.Args = []string{"sh", "-c", "uname -r; ls /sys/class/infiniband || true; cat; cat /srv/in > /tmp/out; head -c 3000000 /dev/zero > /tmp/big; pwd >&2; echo $WHO; exit 42"}
 	o.Stdin, o.Stdout, o.Stderr = strings.NewReader("through standard input\n"), &out, &errOut
-	o.Dir, o.Env = "/work/here", []string{"WHO=me"}
+	o.Dir, o.Env = "/srv/here", []string{"WHO=me"}
 	o.Put = []Copy{{From: filepath.Join(dir, "in"), To: "/srv/in"}}
 	o.Get = []Copy{{From: "/tmp/out", To: filepath.Join(dir, "out")}, {From: "/tmp/big", To: filepath.Join(dir, "big")}}
 	r, err := Run(t.Context(), o)
@@ -57,7 +57,7 @@ func TestLab(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("kernel %s, QEMU %s, KVM %v: process 1 after %v, program after %v, off after %v", r.Release, r.QEMU, r.KVM, r.Init, r.Boot, r.Total)
-	if want := r.Release + "\nthrough standard input\nme\n"; r.Status != 42 || out.String() != want || errOut.String() != "/work/here\n" {
+	if want := r.Release + "\nthrough standard input\nme\n"; r.Status != 42 || out.String() != want || errOut.String() != "/srv/here\n" {
 		t.Errorf("status %d, %q, want %q, %q", r.Status, out.String(), want, errOut.String())
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, "out")); err != nil || string(b) != "from the host" {
