@@ -168,6 +168,13 @@ func (d *driver) done(slot int) (e [entryBytes]byte) {
 	}
 }
 
+// settle waits until the device has done with every command that it began.
+func (d *driver) settle() {
+	for d.f.running.Load() != 0 {
+		runtime.Gosched()
+	}
+}
+
 // answer returns a command's answer and the status of its delivery.
 func (d *driver) answer(e [entryBytes]byte) ([]byte, Delivery) {
 	d.t.Helper()
