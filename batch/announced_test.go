@@ -23,7 +23,7 @@ func TestAnnounced(t *testing.T) {
 	for _, announced := range []bool{false, true} {
 		for _, s := range []batch.Strategy{batch.Serial(), batch.Parallel(1), batch.Parallel(2), batch.Parallel(8), batch.Parallel(31)} {
 			t.Run(fmt.Sprint(s.Name(), announced), func(t *testing.T) {
-				d, _ := open(t, virtual)
+				d, _ := emulate(t, virtual)
 				b := newBatch(t, d, batch.Options{Strategy: s, Announced: announced})
 				qps := newQPs(t, d, most)
 				for n := range most {
@@ -82,7 +82,7 @@ func TestOnSend(t *testing.T) {
 // Close says how many commands it waits for.
 func TestCloseTells(t *testing.T) {
 	told := 0
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	b := newBatch(t, d, batch.Options{Depth: 3, OnWait: func(n int) { told = n }})
 	qps := newQPs(t, d, 10)
 	addToERR(t, b, qps)

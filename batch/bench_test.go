@@ -24,7 +24,7 @@ func BenchmarkParallel(b *testing.B) {
 
 // transitions makes b.N of them in groups of 32, of a queue pair each.
 func transitions(b *testing.B, s batch.Strategy) {
-	d, _ := open(b, "")
+	d := open(b)
 	const group = batch.DefaultGroup
 	eps := mixed(b, d, group)
 	bt := newBatch(b, d, batch.Options{Strategy: s})

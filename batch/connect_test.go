@@ -54,7 +54,7 @@ func really(t *testing.T, reached []batch.Reached) {
 }
 
 func TestToRTS(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	b := newBatch(t, d, batch.Options{})
 	for range 2 { // it is empty afterwards
 		eps := mixed(t, d, 62)
@@ -80,7 +80,7 @@ func TestToRTS(t *testing.T) {
 
 // One that fails stays where it is, with its reason, and holds up no other.
 func TestToRTSWithFailures(t *testing.T) {
-	d, _ := open(t, "")
+	d := open(t)
 	eps := mixed(t, d, 64)
 	type end struct {
 		state  mlx5.State
@@ -135,8 +135,8 @@ func TestToRTSWithFailures(t *testing.T) {
 
 // An endpoint without a queue pair, or with one that is not there to be changed.
 func TestToRTSWithoutQP(t *testing.T) {
-	d, _ := open(t, "")
-	other, _ := open(t, "")
+	d := open(t)
+	other := open(t)
 	eps := mixed(t, d, 4)
 	eps[1].QP = nil
 	eps[2].QP = newQP(t, other, mlx5.STUD)
@@ -155,7 +155,7 @@ func TestToRTSWithoutQP(t *testing.T) {
 
 // StopOnError ends the step in which something failed; who passed it goes on.
 func TestToRTSStopOnError(t *testing.T) {
-	d, _ := open(t, "")
+	d := open(t)
 	eps := mixed(t, d, 8)
 	eps[3].INIT.PkeyIndex = mlx5.Set(5)
 	eps[1].RTR.PkeyIndex = mlx5.Set(5)
@@ -178,7 +178,7 @@ func TestToRTSCancelled(t *testing.T) {
 	for k := 0; k < 3*n; k++ {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		sent := 0
-		d, _ := open(t, virtual, devx.WithTrace(func(in, _ []byte, _ time.Duration) {
+		d, _ := emulate(t, virtual, devx.WithTrace(func(in, _ []byte, _ time.Duration) {
 			switch mlx5.OpOf(in) {
 			case mlx5.OpRST2INIT, mlx5.OpINIT2RTR, mlx5.OpRTR2RTS:
 				if sent++; sent == k {
@@ -204,7 +204,7 @@ func TestToRTSCancelled(t *testing.T) {
 }
 
 func TestToRTSUnplugged(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	b := newBatch(t, d, batch.Options{})
 	eps := mixed(t, d, 4)
 	e.Unplug()

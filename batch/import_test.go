@@ -8,15 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"devxlab.example/internal/testdev"
 )
 
 // A module elsewhere imports this one with two go mod edit lines, without a
 // network. Its program is the package's example.
 func TestImportFromAnotherModule(t *testing.T) {
-	repository, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	repository := testdev.Sources(t)
 	example, err := os.ReadFile("example_test.go")
 	if err != nil {
 		t.Fatal(err)
@@ -82,6 +81,7 @@ func TestImportFromAnotherModule(t *testing.T) {
 
 // README's program is the package's example.
 func TestREADMEProgram(t *testing.T) {
+	testdev.Sources(t)
 	example, err := os.ReadFile("example_test.go")
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 
 // A device that goes away takes its answers with it: what it did is unknown.
 func TestUnplugged(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	b := newBatch(t, d, batch.Options{Depth: 4, Group: 8})
 	qps := newQPs(t, d, 6)
 	for i, q := range []int{0, 1, 2, 3, 0, 4, 1, 4, 5, 0} { // the first group has 8 of them
@@ -62,7 +62,7 @@ func TestUnplugged(t *testing.T) {
 }
 
 func TestUnpluggedStopOnError(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	b := newBatch(t, d, batch.Options{Depth: 4, StopOnError: true})
 	qps := newQPs(t, d, 9)
 	addToERR(t, b, append(qps, qps[0]))

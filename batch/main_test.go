@@ -16,6 +16,7 @@ import (
 	"devxlab.example/batch"
 	"devxlab.example/devx"
 	"devxlab.example/emu/uverbs"
+	"devxlab.example/internal/testdev"
 	"devxlab.example/internal/usermem"
 	"devxlab.example/mlx5"
 )
@@ -73,9 +74,37 @@ type tester interface {
 	Errorf(format string, args ...any)
 }
 
-// open opens an emulated device of its own for a test.
-func open(t tester, options string, opts ...devx.Option) (*devx.Device, *uverbs.Device) {
+// open opens the device that a test runs on.
+func open(t tester, opts ...devx.Option) *devx.Device {
 	t.Helper()
+	k := testdev.Kernel()
+	if k == "" {
+		d, _ := emulate(t, "", opts...)
+		return d
+	}
+	d, err := devx.Open(k, opts...)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	closeAtEnd(t, d)
+	return d
+}
+
+func closeAtEnd(t tester, d *devx.Device) {
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil && !errors.Is(err, devx.ErrClosed) {
+			t.Errorf("close the device: %v", err)
+		}
+	})
+}
+
+// emulate opens an emulated device of its own for a test, which is skipped where
+// tests run on the kernel's.
+func emulate(t tester, options string, opts ...devx.Option) (*devx.Device, *uverbs.Device) {
+	t.Helper()
+	if tb, ok := t.(testing.TB); ok { // *rapid.T is none: its caller has asked
+		testdev.Emulated(tb)
+	}
 	opened.Lock()
 	if options != "" {
 		options += ","
@@ -87,11 +116,7 @@ func open(t tester, options string, opts ...devx.Option) (*devx.Device, *uverbs.
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil && !errors.Is(err, devx.ErrClosed) {
-			t.Errorf("close the device: %v", err)
-		}
-	})
+	closeAtEnd(t, d)
 	e, _ := uverbs.Lookup(name)
 	return d, e
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestOptions(t *testing.T) {
-	d, _ := open(t, "")
+	d := open(t)
 	for want, o := range map[string]batch.Options{
 		"batch: Options.Group 65 is out of range: 1 to 64, or 0 for 32":                        {Group: 65},
 		"batch: Options.Group -1 is out of range: 1 to 64, or 0 for 32":                        {Group: -1},
@@ -42,7 +42,7 @@ func (brokenStrategy) Name() string                              { return "broke
 func (brokenStrategy) Start(*devx.Device) (batch.Carrier, error) { return nil, errTest }
 
 func TestWrongOrderOfCalls(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	b := newBatch(t, d, batch.Options{})
 	q := newQP(t, d, mlx5.STUD)
 	ctx := context.Background()
@@ -92,8 +92,8 @@ func TestWrongOrderOfCalls(t *testing.T) {
 }
 
 func TestAddRefuses(t *testing.T) {
-	d, e := open(t, "")
-	other, _ := open(t, "")
+	d, e := emulate(t, "")
+	other := open(t)
 	b := newBatch(t, d, batch.Options{})
 	q, foreign := newQP(t, d, mlx5.STRC), newQP(t, other, mlx5.STRC)
 
@@ -150,7 +150,7 @@ func (c mustBeClear) Encode(dst []byte, qpn uint32, st mlx5.ServiceType) (int, e
 // Entries are used again after Reset: a short command after a long one has
 // nothing of it, and results start anew.
 func TestResetClears(t *testing.T) {
-	d, _ := open(t, "")
+	d := open(t)
 	b := newBatch(t, d, batch.Options{})
 	q := newQP(t, d, mlx5.STUD)
 	add(t, b, q, toInit(), 7)
@@ -171,7 +171,7 @@ func toInit() mlx5.RST2INIT {
 // A queue pair that its owner has closed is not sent to; the others are.
 func TestClosedQP(t *testing.T) {
 	for _, s := range strategies {
-		d, e := open(t, "")
+		d, e := emulate(t, "")
 		qps := newQPs(t, d, 3)
 		b := newBatch(t, d, batch.Options{Strategy: s})
 		addToERR(t, b, append(qps, qps...))
@@ -190,7 +190,7 @@ func TestClosedQP(t *testing.T) {
 		}
 	}
 	// It counts as a failure for StopOnError.
-	d, _ := open(t, "")
+	d := open(t)
 	qps := newQPs(t, d, 3)
 	b := newBatch(t, d, batch.Options{StopOnError: true, Strategy: batch.Serial()})
 	addToERR(t, b, qps)
@@ -205,7 +205,7 @@ func TestClosedQP(t *testing.T) {
 }
 
 func TestNewOnAClosedDevice(t *testing.T) {
-	d, _ := open(t, "")
+	d := open(t)
 	q := newQP(t, d, mlx5.STUD)
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestStrategyNames(t *testing.T) {
 
 // A reader may stop at any result.
 func TestResultsStop(t *testing.T) {
-	d, _ := open(t, "")
+	d := open(t)
 	b := newBatch(t, d, batch.Options{})
 	addToERR(t, b, newQPs(t, d, 3))
 	var got []uint64

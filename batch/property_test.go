@@ -16,6 +16,7 @@ import (
 
 	"devxlab.example/batch"
 	"devxlab.example/devx"
+	"devxlab.example/internal/testdev"
 	"devxlab.example/mlx5"
 )
 
@@ -90,14 +91,15 @@ func (r *recorder) trace(in, out []byte, _ time.Duration) {
 // what its transitions do one after the other, and says of each what the device
 // did.
 func TestBatchIsTheSameAsOneByOne(t *testing.T) {
+	testdev.Emulated(t)
 	rapid.Check(t, func(t *rapid.T) {
 		rec := recorder{got: map[uint32][]answered{}}
 		options := "log_max_qp=6"
 		if rapid.Bool().Draw(t, "virtual") {
 			options += ",clock=virtual,latency=5us,threads=3"
 		}
-		d, _ := open(t, options, devx.WithTrace(rec.trace))
-		other, _ := open(t, "log_max_qp=6")
+		d, _ := emulate(t, options, devx.WithTrace(rec.trace))
+		other, _ := emulate(t, "log_max_qp=6")
 		qps, twins := make([]*devx.QP, rapid.IntRange(1, 6).Draw(t, "QPs")), []*devx.QP{}
 		for i := range qps {
 			qps[i] = newQP(t, d, mlx5.STUD)

@@ -30,7 +30,7 @@ var strategies = []struct {
 
 func TestCancelledBeforeRun(t *testing.T) {
 	for _, s := range strategies {
-		d, e := open(t, virtual)
+		d, e := emulate(t, virtual)
 		b := newBatch(t, d, batch.Options{Strategy: s, OnWait: func(n int) { t.Errorf("%s: OnWait(%d)", s.Name(), n) }})
 		addToERR(t, b, newQPs(t, d, 40))
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -54,7 +54,7 @@ func TestCancelledBeforeRun(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
-	d, _ := open(t, "")
+	d := open(t)
 	b := newBatch(t, d, batch.Options{})
 	addToERR(t, b, newQPs(t, d, 2))
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
@@ -83,7 +83,7 @@ func TestCancelAtACommand(t *testing.T) {
 		for _, k := range []int{1, 2, 31, 32, 33, 39, 40} {
 			ctx, cancel := context.WithCancel(context.Background())
 			trace, sent := countTo(int64(k), cancel)
-			d, _ := open(t, virtual, trace)
+			d, _ := emulate(t, virtual, trace)
 			b := newBatch(t, d, batch.Options{Strategy: s})
 			addToERR(t, b, newQPs(t, d, 40))
 			err := b.Run(ctx)
@@ -105,7 +105,7 @@ func TestCancelAtACommand(t *testing.T) {
 func TestCancelBesideAClosedQP(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	trace, _ := countTo(1, cancel)
-	d, _ := open(t, "", trace)
+	d := open(t, trace)
 	qps := newQPs(t, d, 3)
 	b := newBatch(t, d, batch.Options{Strategy: batch.Serial()})
 	addToERR(t, b, qps)
@@ -125,7 +125,7 @@ func TestCancelAmongMany(t *testing.T) {
 	for k := 1; k <= 64; k += 3 {
 		ctx, cancel := context.WithCancel(context.Background())
 		trace, sent := countTo(int64(k), cancel)
-		d, _ := open(t, virtual, trace)
+		d, _ := emulate(t, virtual, trace)
 		var waiting atomic.Int64
 		b := newBatch(t, d, batch.Options{Group: 16, Depth: 8, OnWait: func(n int) { waiting.Store(int64(n)) }})
 		addToERR(t, b, newQPs(t, d, 64))
@@ -147,7 +147,7 @@ func TestCancelAmongMany(t *testing.T) {
 // them.
 func TestCancelWithCommandsInFlight(t *testing.T) {
 	for _, s := range strategies {
-		d, e := open(t, virtual)
+		d, e := emulate(t, virtual)
 		waiting := make(chan int, 1)
 		b := newBatch(t, d, batch.Options{Strategy: s, OnWait: func(n int) { waiting <- n }})
 		addToERR(t, b, newQPs(t, d, 10))
@@ -187,7 +187,7 @@ func TestCancelWithCommandsInFlight(t *testing.T) {
 
 // A context that ends when everything is on its way spoils nothing.
 func TestCancelWhenAllAreInFlight(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	waiting := make(chan int, 1)
 	b := newBatch(t, d, batch.Options{OnWait: func(n int) { waiting <- n }})
 	addToERR(t, b, newQPs(t, d, 5))
@@ -204,7 +204,7 @@ func TestCancelWhenAllAreInFlight(t *testing.T) {
 
 // Run waits for OnWait.
 func TestRunReturnsAfterOnWait(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	called, goOn := make(chan struct{}), make(chan struct{})
 	b := newBatch(t, d, batch.Options{OnWait: func(int) { close(called); <-goOn }})
 	addToERR(t, b, newQPs(t, d, 2))
@@ -230,7 +230,7 @@ func TestRunReturnsAfterOnWait(t *testing.T) {
 func TestStopOnErrorSerial(t *testing.T) {
 	for k := range 40 {
 		trace, sent := countTo(0, nil)
-		d, _ := open(t, virtual, trace)
+		d, _ := emulate(t, virtual, trace)
 		b := newBatch(t, d, batch.Options{Strategy: batch.Serial(), StopOnError: true})
 		for i, q := range newQPs(t, d, 40) {
 			if i == k {
@@ -256,7 +256,7 @@ func TestStopOnErrorSerial(t *testing.T) {
 
 // What is in flight when the first one fails still ends; nothing follows it.
 func TestStopOnErrorParallel(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	b := newBatch(t, d, batch.Options{Depth: 4, Group: 8, StopOnError: true})
 	qps := newQPs(t, d, 9)
 	for i, q := range qps {
@@ -275,7 +275,7 @@ func TestStopOnErrorParallel(t *testing.T) {
 // A chain stops at its failure only if it was asked to.
 func TestStopOnErrorInAChain(t *testing.T) {
 	for stop, want := range map[bool]string{true: "DFNN", false: "DFDD"} {
-		d, _ := open(t, "")
+		d := open(t)
 		q := newQP(t, d, mlx5.STUD)
 		b := newBatch(t, d, batch.Options{StopOnError: stop})
 		add(t, b, q, mlx5.ToERR{}, 0)
@@ -327,7 +327,7 @@ func TestFirstReasonStays(t *testing.T) {
 }
 
 func TestDeviceClosedInMidRun(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	b := newBatch(t, d, batch.Options{Depth: 4, Group: 8})
 	addToERR(t, b, newQPs(t, d, 10))
 	h := hold(context.Background(), t, b, e, 4)
@@ -359,7 +359,7 @@ func TestDeviceClosedInMidRun(t *testing.T) {
 // Close stops a Run and waits for its commands.
 func TestBatchClosedInMidRun(t *testing.T) {
 	for _, s := range strategies {
-		d, e := open(t, virtual)
+		d, e := emulate(t, virtual)
 		b := newBatch(t, d, batch.Options{Strategy: s})
 		addToERR(t, b, newQPs(t, d, 40)) // two groups
 		h := hold(context.Background(), t, b, e, s.depth)

@@ -35,7 +35,7 @@ func rounds(n, p int) time.Duration { return time.Duration((n+p-1)/p) * latency 
 // threads takes exactly ceil(n / min(p, d, 31)) · 200 µs.
 func TestGroupTakesItsRounds(t *testing.T) {
 	for p := 1; p <= 64; p++ {
-		dev, e := open(t, fmt.Sprintf("clock=virtual,latency=200us,threads=%d", p))
+		dev, e := emulate(t, fmt.Sprintf("clock=virtual,latency=200us,threads=%d", p))
 		qps := newQPs(t, dev, 64)
 		for _, depth := range []int{64, 1, 5, 16, 30, 31, 32} {
 			step := 1
@@ -67,7 +67,7 @@ func TestGroupTakesItsRounds(t *testing.T) {
 // before it has ended.
 func TestBatchTakesTheSumOfItsGroups(t *testing.T) {
 	const p = 64
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	qps := newQPs(t, d, 300)
 	for _, o := range []batch.Options{{}, {Group: 1}, {Group: 2, Depth: 64}, {Group: 5, Depth: 3}, {Group: 31}, {Group: 33, Depth: 33}, {Group: 64}} {
 		b := newBatch(t, d, o)
@@ -93,7 +93,7 @@ func TestBatchTakesTheSumOfItsGroups(t *testing.T) {
 }
 
 func TestSerialTakesTurns(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	qps := newQPs(t, d, 100)
 	b := newBatch(t, d, batch.Options{Strategy: batch.Serial()})
 	for _, n := range []int{1, 2, 32, 33, 100} {
@@ -110,7 +110,7 @@ func TestSerialTakesTurns(t *testing.T) {
 
 // The default depth is what the device takes at once.
 func TestDefaultDepth(t *testing.T) {
-	d, _ := open(t, virtual)
+	d, _ := emulate(t, virtual)
 	qps := newQPs(t, d, 64)
 	for group, want := range map[int]int{0: slots, 7: 7, 64: slots} {
 		b := newBatch(t, d, batch.Options{Group: group})
@@ -126,7 +126,7 @@ func TestDefaultDepth(t *testing.T) {
 
 // Transitions of one queue pair take turns, those of different ones do not.
 func TestChainsRunBesideEachOther(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	qps := newQPs(t, d, 8)
 	b := newBatch(t, d, batch.Options{Group: 64})
 	for i := range 64 {
@@ -147,7 +147,7 @@ func TestChainsRunBesideEachOther(t *testing.T) {
 
 // Two batches on one device share its threads.
 func TestTwoBatchesShareADevice(t *testing.T) {
-	d, e := open(t, "clock=virtual,latency=200us,threads=4")
+	d, e := emulate(t, "clock=virtual,latency=200us,threads=4")
 	qps := newQPs(t, d, 8)
 	// One clock has to know of both before either goes on.
 	e.HCA().Clock().Busy(1)
@@ -172,7 +172,7 @@ func TestTwoBatchesShareADevice(t *testing.T) {
 
 // What a result says about time and concurrency.
 func TestResultsTellTheDepth(t *testing.T) {
-	d, e := open(t, virtual)
+	d, e := emulate(t, virtual)
 	qps := newQPs(t, d, 6)
 	b := newBatch(t, d, batch.Options{Depth: 4})
 	addToERR(t, b, qps)
@@ -203,7 +203,7 @@ func TestResultsTellTheDepth(t *testing.T) {
 
 // A Carrier of someone else's gets chains, each of which it may send anywhere.
 func TestOwnStrategy(t *testing.T) {
-	d, _ := open(t, virtual)
+	d, _ := emulate(t, virtual)
 	qps := newQPs(t, d, 3)
 	s := &halfStrategy{}
 	b := newBatch(t, d, batch.Options{Strategy: s})

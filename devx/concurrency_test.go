@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"devxlab.example/devx"
+	"devxlab.example/emu/fw"
 	"devxlab.example/internal/usermem"
 	"devxlab.example/mlx5"
 )
@@ -30,7 +31,7 @@ func TestCloseUnderUse(t *testing.T) {
 func closeUnderUse(t *testing.T) {
 	regions := usermem.Live()
 	d := open(t, name(t))
-	hca := emulated(t, d).HCA()
+	c := count(d)
 	path, err := d.OwnPath(-1)
 	must(t, err)
 	var done sync.WaitGroup
@@ -128,17 +129,13 @@ func closeUnderUse(t *testing.T) {
 	})
 	wait(t, "calls", func() bool { return commands.Load() > 300 || t.Failed() })
 	must(t, d.Close())
-	if n := hca.Stats().InFlight; n != 0 {
-		t.Errorf("%d commands in flight after Close", n)
+	c.stats(t, "commands in flight after Close", func(s fw.Stats) int64 { return s.InFlight }, 0)
+	if c.e != nil {
+		c.from = c.e.HCA().Stats()
 	}
-	at := hca.Stats().Commands
 	done.Wait()
-	if n := hca.Stats().Commands; n != at {
-		t.Errorf("%d commands after Close", n-at)
-	}
-	if n := hca.Stats().QPs; n != 0 {
-		t.Errorf("%d queue pairs left", n)
-	}
+	c.commands(t, 0, 0)
+	c.stats(t, "queue pairs", qpsOf, 0)
 	if n := usermem.Live(); n != regions {
 		t.Errorf("%d regions mapped, %d before", n, regions)
 	}

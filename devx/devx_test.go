@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"devxlab.example/devx"
+	"devxlab.example/emu/fw"
 	"devxlab.example/emu/uverbs"
 	"devxlab.example/internal/leaktest"
+	"devxlab.example/internal/testdev"
 	"devxlab.example/mlx5"
 )
 
@@ -31,8 +33,16 @@ func TestMain(m *testing.M) {
 // names are those of all emulated devices of the tests.
 var names sync.Map
 
-// name returns a name for an emulated device of the test's own.
+// name returns the name of the device that a test runs on: one with options is
+// emulated, and so the test's own.
 func name(t testing.TB, options ...string) string {
+	t.Helper()
+	if len(options) > 0 {
+		testdev.Emulated(t)
+	}
+	if k := testdev.Kernel(); k != "" {
+		return k
+	}
 	for i := 0; ; i++ {
 		tag := fmt.Sprintf("name=%s.%d", strings.ReplaceAll(t.Name(), ",", "_"), i)
 		n := "emu:" + strings.Join(append(options[:len(options):len(options)], tag), ",")
@@ -59,14 +69,53 @@ func open(t testing.TB, name string, opts ...devx.Option) *devx.Device {
 	return d
 }
 
-// emulated returns the device behind a context.
+// emulated returns the device behind a context. A test that asks for it is
+// skipped where it runs on the kernel's.
 func emulated(t testing.TB, d *devx.Device) *uverbs.Device {
 	t.Helper()
 	e, ok := uverbs.Lookup(d.Name())
 	if !ok {
+		testdev.Emulated(t)
 		t.Fatalf("%s is not open", d.Name())
 	}
 	return e
+}
+
+// counter counts what an emulated device gets. The kernel's does not say, and
+// nothing is checked there.
+type counter struct {
+	e    *uverbs.Device // nil: the kernel's
+	from fw.Stats
+}
+
+func count(d *devx.Device) *counter {
+	c := &counter{}
+	if e, ok := uverbs.Lookup(d.Name()); ok {
+		c.e, c.from = e, e.HCA().Stats()
+	}
+	return c
+}
+
+// commands checks how many commands have come since the count began.
+func (c *counter) commands(t testing.TB, least, most uint64) {
+	t.Helper()
+	if c.e == nil {
+		return
+	}
+	if n := c.e.HCA().Stats().Commands - c.from.Commands; n < least || n > most {
+		t.Errorf("%d commands reached the device, want %d to %d", n, least, most)
+	}
+}
+
+// stats checks a figure as it is now.
+func (c *counter) stats(t testing.TB, what string, of func(fw.Stats) int64, want int64) {
+	t.Helper()
+	if c.e == nil {
+		return
+	}
+	if n := of(c.e.HCA().Stats()); n != want {
+		t.Errorf("%d %s, want %d", n, what, want)
+	}
 }
 
 func newQP(t testing.TB, d *devx.Device, st mlx5.ServiceType) *devx.QP {

@@ -15,6 +15,7 @@ import (
 	"devxlab.example/devx/devxtest"
 	"devxlab.example/emu/uverbs"
 	"devxlab.example/internal/leaktest"
+	"devxlab.example/internal/testdev"
 	"devxlab.example/mlx5"
 )
 
@@ -121,9 +122,10 @@ var devices struct {
 	n int
 }
 
-// open opens an emulated device of its own.
-func open(t tester, options string) (*devx.Device, *uverbs.Device) {
+// open opens an emulated device of a test's own.
+func open(t *testing.T, options string) (*devx.Device, *uverbs.Device) {
 	t.Helper()
+	testdev.Emulated(t)
 	devices.Lock()
 	devices.n++
 	name := fmt.Sprintf("emu:%sname=timerfix%d", options, devices.n)

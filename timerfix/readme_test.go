@@ -6,10 +6,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"devxlab.example/internal/testdev"
 )
 
 // README's excerpt is the package's example.
 func TestREADMEExcerpt(t *testing.T) {
+	testdev.Sources(t)
 	example, err := os.ReadFile("example_test.go")
 	if err != nil {
 		t.Fatal(err)

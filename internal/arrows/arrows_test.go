@@ -20,6 +20,7 @@ var may = map[string][]string{
 	"internal/qpparams":      {"mlx5"},
 	"internal/race":          {},
 	"internal/require":       {},
+	"internal/testdev":       {"internal/require"},
 	"internal/usermem":       {},
 	"internal/leaktest":      {"internal/usermem"},
 	"internal/arrows":        {},
