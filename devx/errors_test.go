@@ -201,6 +201,29 @@ func TestExecErrors(t *testing.T) {
 	contains(t, func() error { _, err := d.OwnPath(200); return err }(), "no GID at index 200")
 }
 
+// A command that the kernel would write beyond never reaches it.
+func TestShortCommandsStayHere(t *testing.T) {
+	d := open(t, name(t))
+	q := newQP(t, d, mlx5.STRC)
+	s, err := d.NewSubmitter()
+	must(t, err)
+	defer s.Close()
+	c := count(d)
+	for op, least := range map[mlx5.Op]int{
+		mlx5.OpCreateMKey: 272, mlx5.OpCreateCQ: 272, mlx5.OpModifyCQ: 272, mlx5.OpCreateQP: 272, mlx5.OpCreateSQ: 272,
+		mlx5.OpCreateRQ: 272, mlx5.OpCreateRMP: 272, mlx5.OpCreateXRCSRQ: 272, mlx5.OpCreateXRQ: 184,
+	} {
+		for _, n := range []int{16, least - 1} {
+			in := make([]byte, n)
+			mlx5.PutHeader(in, op, 0)
+			_, err := d.Create(in, make([]byte, 16))
+			contains(t, err, op.String(), fmt.Sprintf("of %d bytes: at least %d", n, least))
+			contains(t, s.Send(q, in), "beyond its copy")
+		}
+	}
+	c.commands(t, 0, 0)
+}
+
 func TestUnplugWhileCommandIsUnderWay(t *testing.T) {
 	for _, c := range []struct {
 		kernel string

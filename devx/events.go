@@ -245,7 +245,8 @@ type Answer struct {
 }
 
 // QueryChannel issues queries without waiting for their answers. There is no
-// such thing for a command that changes something.
+// such thing for a command that changes something. Linux 6.1 warns in dmesg if
+// firmware refuses such a query (docs/kernels.md).
 type QueryChannel struct{ c *channel }
 
 // QueryChannel opens a channel.

@@ -182,8 +182,30 @@ func (s *Submitter) load(in []byte, out int) error {
 	if len(in) > maxCommand || out > maxCommand {
 		return fmt.Errorf("devx: input of %d or output of %d bytes is too long: the ioctl carries %d", len(in), out, maxCommand)
 	}
+	if least := umemBits(in); len(in) < least {
+		return fmt.Errorf("devx: %v of %d bytes: at least %d, or the kernel writes beyond its copy of the command", mlx5.OpOf(in), len(in), least)
+	}
 	copy(s.in, in)
 	return nil
+}
+
+// xrqUmemBits is where the bits end that the kernel sets in CREATE_XRQ: those of
+// wq in xrqc (mlx5_ifc.h), behind the header.
+const xrqUmemBits = 16 + 0x400/8 + 0x140/8
+
+// umemBits returns how long a command must be for the kernel to set the bits
+// in it that say that an object's memory is a umem. It sets them whatever the
+// length (devx_set_umem_valid in the driver, seen in Linux 5.10 to 7.3): a
+// shorter command corrupts the kernel's memory.
+func umemBits(in []byte) int {
+	switch op := mlx5.OpOf(in); op {
+	case mlx5.OpCreateMKey, mlx5.OpCreateCQ, mlx5.OpModifyCQ, mlx5.OpCreateQP, mlx5.OpCreateSQ, mlx5.OpCreateRQ, mlx5.OpCreateRMP, mlx5.OpCreateXRCSRQ:
+		l, _ := op.Layouts()
+		return l.Bytes
+	case mlx5.OpCreateXRQ:
+		return xrqUmemBits
+	}
+	return 0
 }
 
 // Send issues an encoded transition of q: what Transition.Encode wrote. It

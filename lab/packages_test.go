@@ -17,14 +17,17 @@ import (
 // guest: it is about the emulated device inside the process, or reads sources.
 var mayskip = regexp.MustCompile(`: (emulation|sources): `)
 
-// The tests of devx, batch and timerfix, compiled here, ask a real kernel.
+// labPackages are those whose tests take DEV.
+var labPackages = []string{"devx", "batch", "timerfix", "verify"}
+
+// The tests of packages that talk to a device, compiled here, ask a real kernel.
 func TestLabPackages(t *testing.T) {
 	o := realLab(t)
 	o.Devices, o.HCA, o.Timeout = 1, []string{o.Devxlab, "emu"}, 15*time.Minute
 	o.Env = []string{"DEV=mlx5_0"}
 	dir := t.TempDir()
 	script := "cd /srv\n"
-	for _, p := range []string{"devx", "batch", "timerfix"} {
+	for _, p := range labPackages {
 		file := filepath.Join(dir, p+".test")
 		build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", file, "../"+p)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOFLAGS=-buildvcs=false")
@@ -42,12 +45,12 @@ func TestLabPackages(t *testing.T) {
 		t.Fatalf("%v\n%s", err, tail(out.String()))
 	}
 	said := out.String()
-	for _, p := range []string{"devx", "batch", "timerfix"} {
+	for _, p := range labPackages {
 		if !strings.Contains(said, "\nPACKAGE "+p+"\n") {
 			t.Errorf("%s has failed in the guest", p)
 		}
 	}
-	for _, name := range []string{"TestRCToRTS", "TestErrorOfThisKernel", "TestCloseUnderUse", "TestToRTSWithFailures", "TestRealTimer"} {
+	for _, name := range []string{"TestRCToRTS", "TestErrorOfThisKernel", "TestCloseUnderUse", "TestToRTSWithFailures", "TestRealTimer", "TestSameAnswers"} {
 		if !strings.Contains(said, "--- PASS: "+name+" (") {
 			t.Errorf("%s has not passed in the guest", name)
 		}

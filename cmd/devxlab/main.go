@@ -50,6 +50,7 @@ type cli struct {
 	QP        qpCmd        `cmd:"" name:"qp" help:"Work with queue pairs."`
 	Explain   explainCmd   `cmd:"" help:"Say what an error means: a dmesg line, an errno, a status and syndrome, a completion."`
 	Bench     benchCmd     `cmd:"" help:"Run experiments: on the emulated device, or on hardware that is named."`
+	Verify    verifyCmd    `cmd:"" help:"Ask a device questions, right and wrong ones, and compare its answers with the emulated one's."`
 	Calibrate calibrateCmd `cmd:"" help:"Measure what a device's commands cost, and write a profile for the emulated one."`
 	Report    reportCmd    `cmd:"" help:"Show what a run of bench found, as text or HTML, or compare two runs."`
 	Emu       emuCmd       `cmd:"" help:"Serve an emulated device to QEMU as a PCI function (vfio-user)."`

@@ -202,6 +202,7 @@ func New(c Config) (*HCA, error) {
 		contexts = 1 << h.logMaxUC
 	}
 	h.uctxs = newTable[uctx](1, contexts)
+	h.vport.init(c.MAC)
 	if c.Memory != nil {
 		if err := h.host(c); err != nil {
 			return nil, err
@@ -221,7 +222,6 @@ func (h *HCA) host(c Config) error {
 	h.mem, h.interrupt, h.vectors, h.down = c.Memory, c.Interrupt, c.Vectors, make(chan struct{})
 	h.driver = newDriverCaps(h)
 	h.pages = pagePool{has: map[uint64]bool{}, change: make(chan struct{})}
-	h.vport.init(c.MAC)
 	if c.UARs > 0 {
 		h.uars = newTable[uar](6, uint32(c.UARs))
 	}
@@ -437,6 +437,9 @@ func init() {
 	offer(mlx5.OpCreateMKey, (*HCA).createMKey, objects|alloc)
 	offer(mlx5.OpQueryMKey, (*HCA).queryMKey, 0)
 	offer(mlx5.OpDestroyMKey, (*HCA).destroyMKey, objects)
+	offer(mlx5.OpQueryNICVPortContext, (*HCA).queryNICVPort, 0)
+	offer(mlx5.OpQueryVPortState, (*HCA).queryVPortState, anyMod)
+	offer(mlx5.OpQueryVPortCounter, (*HCA).queryVPortCounter, 0)
 	offer(mlx5.OpCreateEQ, (*HCA).createEQ, objects|alloc)
 	offer(mlx5.OpDestroyEQ, (*HCA).destroyEQ, objects)
 	offer(mlx5.OpCreateCQ, (*HCA).createCQ, objects|alloc)

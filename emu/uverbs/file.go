@@ -425,8 +425,12 @@ func (f *File) queryEQN(b *bundle) unix.Errno {
 		return unix.EINVAL
 	}
 	vector := b.get(abi.MLX5_IB_ATTR_DEVX_QUERY_EQN_USER_VEC).u64()
+	none := unix.ENOENT  // mlx5_vector2eqn
+	if f.d.since(6, 6) { // mlx5_comp_eqn_get, whose vector has 16 bits
+		vector, none = uint64(uint16(vector)), unix.EINVAL
+	}
 	if vector >= uint64(len(f.d.vectors)) {
-		return unix.ENOENT
+		return none
 	}
 	return b.get(abi.MLX5_IB_ATTR_DEVX_QUERY_EQN_DEV_EQN).put32(f.d.vectors[vector])
 }

@@ -35,6 +35,7 @@
 package uverbs
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -63,6 +64,9 @@ func (driver) Open(rest string) (devx.File, devx.Info, error) {
 	}
 	return newFile(d), d.info, nil
 }
+
+// portMAC is the address of a device's port, locally administered.
+var portMAC = [6]byte{2, 0, 0, 0, 0, 1}
 
 // Device is an emulated device and the part of the kernel in front of it.
 type Device struct {
@@ -139,6 +143,7 @@ func newDevice(rest string) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.fw.MAC = portMAC
 	hca, err := fw.New(c.fw)
 	if err != nil {
 		return nil, err
@@ -355,8 +360,8 @@ func (d *Device) probe() error {
 		mlx5.SetRoCEAddressIn(in).SetRoCEAddressIndex(uint16(i))
 		a := mlx5.SetRoCEAddressIn(in).RoCEAddress()
 		copy(a.SourceL3Address(), gid[:])
-		a.SetSourceMAC4732(0x0200)
-		a.SetSourceMAC310(1)
+		a.SetSourceMAC4732(binary.BigEndian.Uint16(portMAC[:]))
+		a.SetSourceMAC310(binary.BigEndian.Uint32(portMAC[2:]))
 		a.SetRoCEVersion(uint8(2 * (i % 2))) // 0 is v1, 2 is v2
 		if i == 1 {
 			a.SetRoCEL3Type(1) // IPv6; 0 is IPv4, and RoCE v1
