@@ -27,6 +27,7 @@ type Options struct {
 	Duration time.Duration // of campaigns (c8); 0: a short one
 	Rate     float64       // of campaigns, operations a second; 0: the claim's
 	Resume   bool          // a campaign goes on with what an earlier run has left in Dir
+	Rival    []string      // program and arguments that rival compares with
 	Command  string        // that runs the experiment again, for the result
 	// What queue pairs get in RTR2RTS, and where sweeps over their number stop; nil:
 	// qpparams.Default, and what the device offers.

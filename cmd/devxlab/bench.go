@@ -30,6 +30,8 @@ type benchCmd struct {
 	Rate     *float64       `placeholder:"N" help:"Changes of state a second in c8; default 500."`
 	Resume   string         `placeholder:"DIR" help:"Go on with the c8 that was interrupted in this run's directory (results/20…)."`
 
+	Rival string `placeholder:"COMMAND" help:"Program, with arguments, that the experiment rival compares with: bench/rival/modify.c."`
+
 	qpparams.Flags
 
 	List bool `help:"List the experiments and their questions."`
@@ -119,6 +121,7 @@ func (c benchCmd) options(e *env) (bench.Options, error) {
 	if isTerminal(e.err) {
 		o.Progress = e.err
 	}
+	o.Rival = strings.Fields(c.Rival)
 	if c.Duration != nil {
 		o.Duration = *c.Duration
 	}
@@ -167,6 +170,9 @@ func (c benchCmd) command(name string) string {
 	}
 	if name == "c8" && c.Rate != nil {
 		words = append(words, "--rate", fmt.Sprint(*c.Rate))
+	}
+	if name == "rival" && c.Rival != "" {
+		flag("--rival", &c.Rival)
 	}
 	flag("--config", c.Config)
 	flag("--max-qp", c.MaxQP)
