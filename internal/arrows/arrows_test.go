@@ -33,6 +33,7 @@ var may = map[string][]string{
 	"batch":                  {"mlx5", "devx"},
 	"timerfix":               {"mlx5", "devx", "batch"},
 	"emu/fw":                 {"mlx5"},
+	"emu/wire":               {},
 	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/usermem"},
 	"emu/pci":                {"emu/fw"},
 	"emu/vfiouser":           {},
