@@ -327,19 +327,18 @@ func probabilities(a []string, to ...*float64) error {
 	return nil
 }
 
-// formatP writes a probability as per cent where that is shorter and means the
-// same; "" for 0. Neither has an exponent.
+// formatP writes a probability as per cent if that is read as the same number,
+// else as it is; "" for 0. Neither has an exponent.
 func formatP(p float64) string {
 	if p == 0 {
 		return ""
 	}
-	plain := strconv.FormatFloat(p, 'f', -1, 64)
 	percent := strconv.FormatFloat(p*100, 'f', -1, 64) + "%"
 	var back float64
-	if err := probabilities([]string{percent}, &back); err == nil && back == p && len(percent) <= len(plain)+1 {
+	if err := probabilities([]string{percent}, &back); err == nil && back == p {
 		return percent
 	}
-	return plain
+	return strconv.FormatFloat(p, 'f', -1, 64)
 }
 
 func parseTime(s string) (time.Duration, error) {
