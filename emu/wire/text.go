@@ -327,18 +327,18 @@ func probabilities(a []string, to ...*float64) error {
 	return nil
 }
 
-// formatP writes a probability as per cent if that is read as the same number,
-// else as it is; "" for 0. Neither has an exponent.
+// formatP writes a probability as per cent, exactly; "" for 0.
 func formatP(p float64) string {
 	if p == 0 {
 		return ""
 	}
-	percent := strconv.FormatFloat(p*100, 'f', -1, 64) + "%"
-	var back float64
-	if err := probabilities([]string{percent}, &back); err == nil && back == p {
-		return percent
+	plain := strconv.FormatFloat(p, 'f', -1, 64) // read back as p, and no exponent
+	r, ok := new(big.Rat).SetString(plain)
+	if !ok { // not a number, which Validate refuses
+		return plain
 	}
-	return strconv.FormatFloat(p, 'f', -1, 64)
+	_, fraction, _ := strings.Cut(plain, ".")
+	return r.Mul(r, big.NewRat(100, 1)).FloatString(max(len(fraction)-2, 0)) + "%"
 }
 
 func parseTime(s string) (time.Duration, error) {
