@@ -5,8 +5,10 @@ package wire_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -234,6 +236,30 @@ func TestECN(t *testing.T) {
 	p := 0.5 * 9 * 1024 / 20000
 	if bound := math.Sqrt(n * math.Log(2e9) / 2); math.Abs(marked-n*p) > bound {
 		t.Errorf("%.0f of %d marked, not %.0f ± %.0f", marked, n, n*p, bound)
+	}
+	r.end(l.Close)
+}
+
+// A frame of a real ConnectX-4 Lx, a CNP (scapy, test/contrib/roce.uts), proves
+// the ICRC that these tests compute, and that a mark leaves it right.
+func TestMarkKeepsARealICRC(t *testing.T) {
+	cnp, err := hex.DecodeString("e41d2dab2bc27cfe90643b32080045c2003c718c4000401191610a0011010a001201000012b70028000081" +
+		"00ffff40000118" + strings.Repeat("00", 20) + "82fd002a")
+	if err != nil || len(cnp) != 74 {
+		t.Fatal(err, len(cnp))
+	}
+	if !icrcRight(cnp, false, false) {
+		t.Fatal("the ICRC of a real card's frame is wrong here")
+	}
+	r := newRig(t)
+	l := r.link("rate=1G,ecn=1:1:100%", "", 1)
+	for range 3 {
+		l.A.Send(bytes.Clone(cnp))
+	}
+	r.to(time.Millisecond)
+	last := r.got[2].data
+	if last[15] != 0xc3 || !icrcRight(last, false, false) || ipChecksum(last[14:]) != 0 {
+		t.Errorf("TOS %#x, ICRC right: %v", last[15], icrcRight(last, false, false))
 	}
 	r.end(l.Close)
 }
