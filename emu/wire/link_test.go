@@ -103,6 +103,38 @@ func TestChangeWhileRunning(t *testing.T) {
 	r.end(l.Close)
 }
 
+// Who disconnects in the midst of it gets nothing more; what comes then has no
+// receiver, and is connected again later.
+func TestDisconnect(t *testing.T) {
+	r := newRig(t)
+	l := r.link("", "", 1)
+	got := 0
+	l.B.Connect(func([]byte) {
+		got++
+		l.B.Connect(nil)
+	})
+	for range 5 {
+		l.A.Send(sized(1, 2, 100))
+	}
+	l.B.Send(sized(2, 1, 100))
+	r.to(1)
+	s := l.A.Stats(wire.Out)
+	if got != 1 || s.Dropped[wire.NoReceiver] != 4 || len(r.got) != 1 || s.Flying != 0 {
+		t.Errorf("%d arrived, and %d the other way; %+v", got, len(r.got), s)
+	}
+	if wire.NoReceiver.String() != "no receiver" {
+		t.Error(wire.NoReceiver)
+	}
+	r.connect(1, l.B)
+	l.A.Send(sized(1, 2, 100))
+	r.to(2)
+	if len(r.got) != 2 {
+		t.Errorf("connected again: %d arrived", len(r.got))
+	}
+	conserved(t, l.A.Stats(wire.Out))
+	r.end(l.Close)
+}
+
 func TestFilterDropsTheNth(t *testing.T) {
 	r := newRig(t)
 	l := r.link("rate=10G,delay=1us", "", 1)

@@ -145,5 +145,6 @@ func (l *Link) SetPriority(f func(frame []byte) int) { l.e.setPriority(f) }
 
 // Close drops what is on its way. No receiver runs when it returns, and none is
 // called any more; frames that are sent are dropped. It must not be called from
-// a receiver.
+// a receiver. The goroutine ends when the clock lets it: a virtual one when its
+// other goroutines wait.
 func (l *Link) Close() { l.e.close() }

@@ -23,6 +23,7 @@ type Switch struct {
 	e     *engine
 	ports []*Port
 	macs  map[uint64]learned // by VLAN and address
+	aged  time.Duration     // when the table was last searched for old entries
 	free  *debit
 }
 
@@ -66,7 +67,8 @@ func (s *Switch) SetPriority(f func(frame []byte) int) { s.e.setPriority(f) }
 
 // Close drops what is on its way. No receiver runs when it returns, and none is
 // called any more; frames that are sent are dropped. It must not be called from
-// a receiver.
+// a receiver. The goroutine ends when the clock lets it: a virtual one when its
+// other goroutines wait.
 func (s *Switch) Close() { s.e.close() }
 
 func macKey(b []byte, vid uint16) uint64 {
@@ -130,8 +132,13 @@ func (s *Switch) learn(key uint64, port int, now time.Duration) {
 	}
 }
 
-// age makes room in a full table, if anything is old enough.
+// age makes room in a full table, if anything is old enough. It looks once a
+// second, so that a flood of addresses costs no more.
 func (s *Switch) age(now time.Duration) {
+	if now-s.aged < time.Second {
+		return
+	}
+	s.aged = now
 	for k, l := range s.macs {
 		if now-l.at > ageingMAC {
 			delete(s.macs, k)

@@ -74,6 +74,40 @@ func TestSwitchLearns(t *testing.T) {
 	r.end(s.Close)
 }
 
+// A switch knows so many addresses and no more; others are flooded until those
+// are old.
+func TestSwitchTableIsBounded(t *testing.T) {
+	r := newRig(t)
+	s := r.sw(3, "", 1)
+	send := func(port int, src, dst uint32) []int {
+		b := sized(0, 0, 100)
+		binary.BigEndian.PutUint32(b[2:], dst)
+		binary.BigEndian.PutUint32(b[8:], src)
+		r.got = nil
+		s.Port(port).Send(b)
+		r.to(r.clock.Now())
+		return ports(r.got)
+	}
+	for i := range uint32(4096) {
+		send(0, 1000+i, 1)
+	}
+	send(1, 7, 1)
+	if got := send(2, 8, 1000+4095); !slices.Equal(got, []int{0}) {
+		t.Errorf("to the last that was learned: %v", got)
+	}
+	if got := send(2, 8, 7); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("to one more than there is room for: %v", got)
+	}
+	r.to(r.clock.Now() + 301*time.Second)
+	send(1, 7, 1) // makes room
+	send(1, 7, 1)
+	if got := send(2, 8, 7); !slices.Equal(got, []int{1}) {
+		t.Errorf("when the others are old: %v", got)
+	}
+	s.SetPriority(nil)
+	r.end(s.Close)
+}
+
 // A switch stores and forwards: two cables, each with its own time.
 func TestSwitchTimes(t *testing.T) {
 	r := newRig(t)
