@@ -10,7 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Clock is what a link or a switch takes its time from.
+// Clock is what a link or a switch takes its time from. For the emulated HCA's
+// virtual clock it is
+//
+//	type virtualClock struct{ *fw.VirtualClock }
+//
+//	func (c virtualClock) NewAlarm() (wire.Alarm, error) { return c.VirtualClock.NewAlarm(), nil }
 type Clock interface {
 	// Now returns the time since the clock's beginning. It never goes back.
 	Now() time.Duration

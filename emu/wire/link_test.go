@@ -404,7 +404,12 @@ func TestRoom(t *testing.T) {
 			l.A.Send(sized(1, 2, 1000))
 		}
 	}
-	l.A.OnRoom(2000, fill)
+	l.A.OnRoom(2000, func(prio int) {
+		if waiting := l.A.Backlog(prio); waiting > 2000 {
+			t.Errorf("there is room: %d bytes wait", waiting)
+		}
+		fill(prio)
+	})
 	fill(0)
 	r.to(time.Second)
 	s := l.A.Stats(wire.Out)
@@ -437,4 +442,34 @@ func TestCloseInFlight(t *testing.T) {
 		t.Errorf("%d frames after Close", len(r.got))
 	}
 	r.clock.Busy(-1)
+}
+
+// What happens one way says nothing about the other, and a filter sees PAUSE
+// frames too.
+func TestWaysAreIndependent(t *testing.T) {
+	r := newRig(t)
+	l := r.link("loss=50%", "loss=50%", 1)
+	for i := range uint32(64) {
+		l.A.Send(roce{src: 1, dst: 2, vlan: -1, psn: i}.frame())
+		l.B.Send(roce{src: 2, dst: 1, vlan: -1, psn: i}.frame())
+	}
+	r.to(1)
+	var got [2][]arrival
+	for _, a := range r.got {
+		got[a.port] = append(got[a.port], a)
+	}
+	if slices.Equal(psns(got[0]), psns(got[1])) {
+		t.Error("both ways lost the same frames")
+	}
+	l.A.SetFilter(wire.Out, func(f wire.Frame) wire.Verdict {
+		if f.Priority != wire.Priorities-1 {
+			t.Errorf("a PAUSE frame of priority %d", f.Priority)
+		}
+		return wire.Verdict{Drop: true}
+	})
+	l.A.Send(pause(1, 1))
+	if s := l.A.Stats(wire.Out); s.Dropped[wire.Filtered] != 1 || s.Control != 0 {
+		t.Errorf("%+v", s)
+	}
+	r.end(l.Close)
 }

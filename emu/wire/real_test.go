@@ -3,6 +3,7 @@
 package wire_test
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,6 +135,9 @@ func TestCloseWaitsForReceiver(t *testing.T) {
 	l.B.Connect(func([]byte) {
 		close(begun)
 		<-goOn
+		for range 1000 {
+			runtime.Gosched() // time for a Close that does not wait
+		}
 		finished.Store(true)
 	})
 	l.A.Send(sized(1, 2, 100))
@@ -143,6 +147,10 @@ func TestCloseWaitsForReceiver(t *testing.T) {
 		l.Close()
 		done <- finished.Load()
 	}()
+	for l.A.Stats(wire.Out).Dropped[wire.WireClosed] == 0 { // until Close is under way
+		l.B.Connect(nil)
+		l.A.Send(sized(1, 2, 100))
+	}
 	close(goOn)
 	if !<-done {
 		t.Error("Close returned while a receiver was running")

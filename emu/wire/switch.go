@@ -23,7 +23,7 @@ type Switch struct {
 	e     *engine
 	ports []*Port
 	macs  map[uint64]learned // by VLAN and address
-	aged  time.Duration     // when the table was last searched for old entries
+	aged  time.Duration      // when the table was last searched for old entries
 	free  *debit
 }
 

@@ -253,6 +253,15 @@ func TestECN(t *testing.T) {
 			t.Errorf("ECN bits %d: %d marked, %d delivered", tos, s.Marked, s.Delivered)
 		}
 	}
+	// Above the upper threshold all are marked, however small the probability there.
+	long := frames(60, roce{vlan: -1, tos: ecn0, payload: 1024})
+	size := len(long[0].frame())
+	ce, _ := fill(t, "rate=1G,ecn=10000:20000:0.0001%", long)
+	for i, got := range ce {
+		if want := (i-1)*size > 20000; got != want {
+			t.Errorf("above or below 20000: frame %d marked: %v", i, got)
+		}
+	}
 	// A queue of always about the same length is in the middle of the ramp.
 	r := newRig(t)
 	l := r.link("rate=1G,ecn=0:20000:50%", "", 3)
@@ -407,6 +416,11 @@ func TestPFCLosesNothing(t *testing.T) {
 	s, got, order := run(base + ",pfc=3,xoff=30K,xon=20K")
 	if len(got) != 2*n || s.Dropped.Total() != 0 || !order || s.PausesSent < 4 || s.Paused[3] == 0 {
 		t.Errorf("with PFC: %d arrived in order %v; %+v", len(got), order, s)
+	}
+	// Each port's account moves by 10 K at least between two PAUSE frames, which
+	// must not be one for each frame.
+	if most := uint64(2 * n * 1058 / 10_000 * 11 / 10); s.PausesSent > most {
+		t.Errorf("%d PAUSE frames, more than %d", s.PausesSent, most)
 	}
 	// What comes after XOFF: a round trip of 4 µs at 10 Gbit/s, 5000 bytes, and
 	// the frames that both ends must finish, and the PAUSE itself.

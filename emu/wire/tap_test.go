@@ -127,6 +127,7 @@ func TestTapInWireshark(t *testing.T) {
 // stuck is a writer that does not return until it is let go.
 type stuck struct {
 	begun, free chan struct{}
+	written     chan struct{}
 	once        sync.Once
 	bytes.Buffer
 }
@@ -134,13 +135,14 @@ type stuck struct {
 func (s *stuck) Write(b []byte) (int, error) {
 	s.once.Do(func() { close(s.begun) })
 	<-s.free
+	defer func() { s.written <- struct{}{} }()
 	return s.Buffer.Write(b)
 }
 
 // A writer that is stuck holds no traffic; what it misses is counted in the file.
 func TestTapSlowWriter(t *testing.T) {
 	r := newRig(t)
-	w := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
+	w := &stuck{begun: make(chan struct{}), free: make(chan struct{}), written: make(chan struct{}, 10)}
 	tap := wire.NewTap(w, wire.TapOptions{Buffer: 3000})
 	<-w.begun // it has the section header
 	l := r.link("", "", 1)
@@ -154,16 +156,22 @@ func TestTapSlowWriter(t *testing.T) {
 	if len(r.got) != 10 || tap.Missed() != 8 {
 		t.Errorf("%d arrived, %d are not in the file", len(r.got), tap.Missed())
 	}
-	r.end(l.Close)
 	close(w.free)
+	<-w.written // the section header
+	<-w.written // what the buffer held
+	l.A.Send(sized(1, 2, 1000))
+	r.end(l.Close)
 	if err := tap.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if told := []byte{4, 0, 8, 0, 8, 0, 0, 0, 0, 0, 0, 0}; !bytes.Contains(w.Bytes(), told) { // epb_dropcount, little endian
+		t.Error("the next record does not tell that 8 are missing")
 	}
 	ng, err := pcapgo.NewNgReader(&w.Buffer, pcapgo.DefaultNgReaderOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 2 {
+	for i := range 3 {
 		if _, _, err := ng.ReadPacketData(); err != nil {
 			t.Errorf("record %d: %v", i, err)
 		}
@@ -171,7 +179,7 @@ func TestTapSlowWriter(t *testing.T) {
 	if _, _, err := ng.ReadPacketData(); err != io.EOF {
 		t.Errorf("at the end: %v", err)
 	}
-	if i, _ := ng.Interface(0); i.Statistics.PacketsReceived != 10 || i.Statistics.PacketsDropped != 8 {
+	if i, _ := ng.Interface(0); i.Statistics.PacketsReceived != 11 || i.Statistics.PacketsDropped != 8 {
 		t.Errorf("%+v", i.Statistics)
 	}
 }
