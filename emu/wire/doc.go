@@ -22,8 +22,8 @@
 // What happens when is computed from the parameters and never from when a
 // goroutine woke. On a virtual clock everything is exact, and the same again
 // for the same seed. On the real clock frames are handed over late by what a
-// timerfd and the scheduler take, some 10 to 100 µs on an idle machine, which
-// does not add up: a late frame delays none behind it.
+// timerfd and the scheduler take, tens of microseconds at best, which does not
+// add up: a late frame delays none behind it.
 //
 // A frame of n bytes takes (max(n, 60) + 24) · 8 / rate on the wire: 8 bytes of
 // preamble, 4 of FCS and 12 between frames (IEEE 802.3, 4.2.3.4 and 4.4.2). It
