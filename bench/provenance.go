@@ -51,17 +51,24 @@ var commit string
 
 func provenance(info devx.Info, profile string) Provenance {
 	p := Provenance{
-		Place: PlaceHW, Device: info.Name, Firmware: info.Firmware, Stack: info.Stack.String(), Kernel: kernel(),
+		Device: info.Name, Firmware: info.Firmware, Stack: info.Stack.String(), Kernel: kernel(),
 		CPU: cpuModel(), CPUs: runtime.NumCPU(), Arch: runtime.GOARCH, GOMAXPROCS: runtime.GOMAXPROCS(0), Go: runtime.Version(),
 		Commit: revision(), Load: loadAverage(), Steal: Float(math.NaN()),
 	}
-	if os.Getenv(placeVariable) == PlaceLab {
-		p.Place = PlaceLab
-	}
+	p.Place = KernelPlace()
 	if info.Emulated {
 		p.Place, p.Profile, p.Stack = PlaceEmu, profile, "none: emulated in the process"
 	}
 	return p
+}
+
+// KernelPlace returns where a device of this machine's kernel is: PlaceLab in a
+// guest of package lab, else PlaceHW.
+func KernelPlace() string {
+	if os.Getenv(placeVariable) == PlaceLab {
+		return PlaceLab
+	}
+	return PlaceHW
 }
 
 func kernel() string {
