@@ -44,6 +44,8 @@ const (
 	c1Cycles  = 2    // up and down; each size is visited twice in each
 	c1Timed   = 1000 // transitions timed at a visit
 	c1TimedHW = 300
+
+	recordsPerPage = 64 // doorbell records of queue pairs made by verbs (devx.NewVerbsQP), besides a page for the queues
 )
 
 // c1Most is the largest number of queue pairs.
@@ -124,7 +126,11 @@ func runC1(ctx context.Context, r *Run) error {
 	r.Params["queue_pairs"], r.Params["timed"] = sizes, r.c1Timed()
 	r.Method = fmt.Sprintf("One device; %d times the number of live queue pairs goes up and down again, and at each number, each time: %d random queue pairs are brought to RTR, every other live one is reset once, and then the transition of those to RTS is timed, one by one. A point is the median of the visits' medians.",
 		c1Cycles, r.c1Timed())
-	if err := r.lockable(sizes[len(sizes)-1]); err != nil {
+	pages := sizes[len(sizes)-1]
+	if r.verbs {
+		pages += pages/recordsPerPage + 1
+	}
+	if err := r.lockable(pages); err != nil {
 		return err
 	}
 	var verdicts []Verdict

@@ -36,7 +36,9 @@ func TestC6Against(t *testing.T) {
 
 // On C1 those made by verbs decide, if there are any.
 func TestC1Together(t *testing.T) {
-	v := func(answer string) Verdict { return Verdict{Claim: "C1", Answer: answer, Why: "Because of " + answer + "."} }
+	v := func(answer string) Verdict {
+		return Verdict{Claim: "C1", Answer: answer, Why: "Because of " + answer + "."}
+	}
 	for _, c := range []struct {
 		kinds []Verdict
 		want  string

@@ -5,6 +5,7 @@ package devx
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"sync/atomic"
 
@@ -72,6 +73,9 @@ func (d *Device) VerbsCQ(n int) (*CQ, error) {
 	uar, err := d.parts.sharedUAR(d)
 	if err != nil {
 		return nil, err
+	}
+	if uar.PageID() > math.MaxUint16 {
+		return nil, fmt.Errorf("devx: %s: CREATE_CQ has 16 bits for the doorbell page, and this one's number is %#x", d.info.Name, uar.PageID())
 	}
 	if err := uar.use(); err != nil {
 		return nil, err
@@ -309,7 +313,8 @@ func (q *QP) Verbs() *VerbsQP { return q.verbs }
 // and issues the command. It waits for the firmware's answer, and allocates
 // nothing if the command succeeds. A failure is a *VerbsError.
 //
-// From RESET to RESET mlx5 answers with success and does nothing.
+// From RESET to RESET mlx5 answers with success and does nothing. From RESET to
+// ERR verbs have no transition, while DevX has one (2ERR).
 func (v *VerbsQP) Modify(a QPAttr, mask AttrMask) error {
 	s, err := v.begin()
 	if err != nil {

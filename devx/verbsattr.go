@@ -266,15 +266,18 @@ func verbsAttrs(cmd []byte, st mlx5.ServiceType) (a QPAttr, mask AttrMask, err e
 	}
 	a.State = r.To
 	mask, _ = verbsMasks(r)
-	if len(cmd) < mlx5.TransitionSize { // 2ERR, 2RST
+	switch {
+	case op == mlx5.Op2ERR || op == mlx5.Op2RST:
 		return a, mask, nil
+	case len(cmd) < mlx5.TransitionSize:
+		return a, 0, fmt.Errorf("devx: %s (%s) has %d bytes, not %d", op, st, mlx5.TransitionSize, len(cmd))
 	}
 	in := mlx5.RST2INITQPIn(cmd)
 	opt := mlx5.OptPar(in.OptParamMask())
 	for _, o := range optional {
-		if opt&o.opt != 0 {
+		if bits := o.opt & r.OptMask; opt&bits != 0 {
 			mask |= o.mask
-			opt &^= o.opt
+			opt &^= bits
 		}
 	}
 	q := in.QPC()

@@ -3,6 +3,7 @@
 package devx_test
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -92,6 +93,8 @@ func TestVerbsLack(t *testing.T) {
 	short.LogMsgMax, rate.Path.StatRate = mlx5.Set(20), mlx5.Set(7)
 	foreign := encoded(t, mlx5.RTS2RTS{}, mlx5.STRC)
 	mlx5.RST2INITQPIn(foreign).SetOptParamMask(uint32(mlx5.OptParAltAddrPath))
+	misplaced := encoded(t, mlx5.RTS2RTS{}, mlx5.STUD)
+	mlx5.RST2INITQPIn(misplaced).SetOptParamMask(uint32(mlx5.OptParPMState))
 	noTransition := make([]byte, mlx5.TransitionSize)
 	mlx5.PutHeader(noTransition, mlx5.OpQueryQP, 0)
 	for _, c := range []struct {
@@ -106,10 +109,58 @@ func TestVerbsLack(t *testing.T) {
 		{encoded(t, rate, mlx5.STRC), mlx5.STRC, "stat_rate"},
 		{encoded(t, mlx5.INIT2RTR{MTU: mlx5.Set(mlx5.MTU1024)}, mlx5.STUD), mlx5.STUD, "mtu of a UD"},
 		{foreign, mlx5.STRC, "opt_param_mask"},
+		{misplaced, mlx5.STUD, "opt_param_mask"},
+		{encoded(t, init, mlx5.STRC)[:100], mlx5.STRC, "has 272 bytes, not 100"},
 		{noTransition, mlx5.STRC, "is no transition"},
 	} {
 		if _, _, err := devx.VerbsAttrs(c.cmd, c.st); err == nil || !strings.Contains(err.Error(), c.part) {
 			t.Errorf("%v, want %s", err, c.part)
 		}
 	}
+}
+
+// Whatever the bytes are, what comes out has what the transition requires and
+// nothing that it does not take.
+func FuzzVerbsAttrs(f *testing.F) {
+	init, rtr, rts := rcTransitions()
+	seed := func(encode func(dst []byte, qpn uint32, st mlx5.ServiceType) (int, error)) {
+		cmd := make([]byte, mlx5.TransitionSize)
+		n, err := encode(cmd, 1, mlx5.STRC)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(cmd[:n], uint8(mlx5.STRC))
+	}
+	seed(init.Encode)
+	seed(rtr.Encode)
+	seed(rts.Encode)
+	seed(mlx5.ToERR{}.Encode)
+	for _, op := range mlx5.Transitions() {
+		cmd := make([]byte, mlx5.TransitionSize)
+		mlx5.PutHeader(cmd, op, 0)
+		mlx5.RST2INITQPIn(cmd).SetOptParamMask(1<<32 - 1)
+		for _, o := range []mlx5.OptPar{mlx5.OptParPMState, mlx5.OptParPriPort, mlx5.OptParQKey, mlx5.OptParRNRTimeout, mlx5.OptParRRE} {
+			one := bytes.Clone(cmd)
+			mlx5.RST2INITQPIn(one).SetOptParamMask(uint32(o))
+			f.Add(one, uint8(mlx5.STUD))
+		}
+		f.Add(cmd, uint8(mlx5.STRC))
+	}
+	f.Fuzz(func(t *testing.T, cmd []byte, st uint8) {
+		if len(cmd) < 16 {
+			return // no command is shorter: the submitter refuses it
+		}
+		a, mask, err := devx.VerbsAttrs(cmd, mlx5.ServiceType(st))
+		if err != nil {
+			return
+		}
+		r := mlx5.RuleOf(mlx5.OpOf(cmd), mlx5.ServiceType(st))
+		required, optional := devx.VerbsMasks(r)
+		if mask&required != required || a.State != r.To {
+			t.Errorf("%s: %s to %v, required %s", r.Op, mask, a.State, required)
+		}
+		if extra := mask &^ (required | optional); extra != 0 {
+			t.Errorf("%s (%s): %s does not apply", r.Op, r.ST, extra)
+		}
+	})
 }

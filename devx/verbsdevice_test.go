@@ -246,6 +246,7 @@ func TestOnDeviceErrors(t *testing.T) {
 		with := func(s verbsStep, change func(s *verbsStep)) verbsStep { change(&s); return s }
 
 		fails("RTS from RESET", rts, unix.EINVAL, "no transition from RST to RTS", "Query")
+		fails("ERR from RESET", verbsStep{devx.QPAttr{State: mlx5.StateErr}, devx.MaskState}, unix.EINVAL, "no transition from RST to ERR")
 		fails("no port", with(init, func(s *verbsStep) { s.mask &^= devx.MaskPort }), unix.EINVAL, "PORT is missing")
 		fails("too much", with(init, func(s *verbsStep) { s.mask |= devx.MaskTimeout }), unix.EINVAL, "TIMEOUT does not apply")
 		fails("unknown bit", with(init, func(s *verbsStep) { s.mask |= 1 << 26 }), unix.EOPNOTSUPP, "does not know")

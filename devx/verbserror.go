@@ -118,8 +118,12 @@ func (e *VerbsError) invalid() string {
 	return "the mask is right for this transition; it may be: " + strings.Join(look, "; ") + "; " + whyFirmware
 }
 
-// ruleBetween returns the rule of the transition between two states, or nil.
+// ruleBetween returns the rule of the transition between two states, or nil. From
+// RESET to ERR verbs know no way, while DevX has one (2ERR).
 func ruleBetween(from, to mlx5.State, st mlx5.ServiceType) *mlx5.Rule {
+	if from == mlx5.StateRST && to == mlx5.StateErr {
+		return nil
+	}
 	for _, op := range mlx5.Transitions() {
 		if r := mlx5.RuleOf(op, st); r != nil && r.To == to && r.AcceptsFrom(from) {
 			return r
