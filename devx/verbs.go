@@ -289,9 +289,8 @@ func (v *VerbsQP) Device() *Device { return v.qp.obj.d }
 // A change through DevX goes to the firmware and nowhere else. It skips, of what
 // the driver does for ibv_modify_qp:
 //
-//   - qp->mutex: nothing keeps it apart from other calls. While it is under way
-//     the kernel holds the handle alone: another DevX call on it gets EBUSY, a
-//     verbs one EINVAL.
+//   - qp->mutex: nothing keeps it apart from a verbs call on the same queue pair,
+//     nor from another DevX call. The firmware gets both, in either order.
 //   - the driver's state, qp->state: it stays as it was. Query (not DevX's) brings
 //     it up to date; a Modify before that starts from the old one, unless its mask
 //     has MaskCurState, which is only allowed in RTR, RTS, SQD and SQE.

@@ -75,7 +75,7 @@ func (e *VerbsError) hint() string {
 	case unix.EPERM:
 		return "it needs a capability: a Q_Key with its highest bit set needs CAP_NET_RAW"
 	case unix.EBUSY:
-		return "something still uses it, or a DevX call on the same object is under way"
+		return "something still uses it: close that first"
 	case unix.ENOMEM:
 		return "the kernel's memory, the memory that may be locked (ulimit -l), or the firmware's limit for these objects is used up"
 	case unix.EIO:
@@ -102,7 +102,7 @@ func (e *VerbsError) invalid() string {
 	if extra := e.Mask &^ (required | optional); extra != 0 {
 		return fmt.Sprintf("%s does not apply; it takes: %s", extra, required|optional)
 	}
-	look := []string{"another state than this program knows of (Query tells)", "a DevX call on the queue pair at the same time"}
+	look := []string{"another state than this program knows of (Query tells)"}
 	if e.Mask&(MaskPort|MaskAV) != 0 {
 		look = append(look, "the port")
 	}
