@@ -436,8 +436,12 @@ func leastKnee(xs []float64, visits [][]float64, seed uint64) float64 {
 }
 
 func c1Text(r *Result, p *page) {
-	for _, s := range r.Sweeps {
-		p.section(fmt.Sprintf("%s, against live queue pairs (%s, %s)", s.What, r.Provenance.Place, s.Device), r.Method)
+	for i, s := range r.Sweeps {
+		method := ""
+		if i == 0 {
+			method = r.Method
+		}
+		p.section(fmt.Sprintf("%s, against live queue pairs (%s, %s)", s.What, r.Provenance.Place, s.Device), method)
 		var rows [][]string
 		for _, pt := range s.Points {
 			n := int(pt.X)
