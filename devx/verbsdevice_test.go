@@ -268,7 +268,6 @@ func TestOnDeviceErrors(t *testing.T) {
 		fails("CUR_STATE is ERR", with(rts, func(s *verbsStep) { s.a.CurState = mlx5.StateErr; s.mask |= devx.MaskCurState }), unix.EINVAL, "no transition from ERR to RTS")
 		must(t, v.Modify(rts.a, rts.mask))
 		fails("address in RTS", verbsStep{rtr.a, devx.MaskAV}, unix.EINVAL)
-		// The kernel checks neither: the driver takes three and five bits.
 		must(t, v.Modify(devx.QPAttr{State: mlx5.StateErr}, devx.MaskState))
 
 		pd, err := d.VerbsPD()
