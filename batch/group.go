@@ -57,7 +57,14 @@ func (g *Group) Chains() int { return len(g.heads) }
 
 // Send sends the entries of a chain with s, one after the other, and records
 // their outcomes. It may be called for different chains at the same time.
-func (g *Group) Send(chain int, s *devx.Submitter) {
+func (g *Group) Send(chain int, s *devx.Submitter) { g.send(chain, s, (*devx.Submitter).Send) }
+
+// SendVerbs is Send through verbs (devx.Submitter.SendVerbs).
+func (g *Group) SendVerbs(chain int, s *devx.Submitter) {
+	g.send(chain, s, (*devx.Submitter).SendVerbs)
+}
+
+func (g *Group) send(chain int, s *devx.Submitter, send func(*devx.Submitter, *devx.QP, []byte) error) {
 	for i := g.heads[chain]; i >= 0 && g.open(); i = g.b.entries[i].next {
 		e := &g.b.entries[i]
 		n := g.gate.enter()
@@ -68,7 +75,7 @@ func (g *Group) Send(chain int, s *devx.Submitter) {
 			f(e.Tag)
 		}
 		e.InFlight, e.Sent = n, time.Now()
-		err := s.Send(e.QP, e.cmd[:e.n])
+		err := send(s, e.QP, e.cmd[:e.n])
 		e.Took = time.Since(e.Sent)
 		e.settle(err)
 		if err != nil && g.b.o.StopOnError {

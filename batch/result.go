@@ -37,7 +37,7 @@ type Result struct {
 	QP       *devx.QP
 	Op       mlx5.Op
 	Outcome  Outcome
-	Err      error         // nil if Done; of Failed and Unknown, a *devx.CommandError inside; of NotSent, ErrNotSent and why
+	Err      error         // nil if Done; of Failed and Unknown, a *devx.CommandError or *devx.VerbsError inside; of NotSent, ErrNotSent and why
 	Sent     time.Time     // when the call began; zero if not sent
 	Took     time.Duration // until it returned, in real time also where the device's clock is virtual
 	InFlight int           // calls under way when it was sent, itself included; 0 if not sent
@@ -66,12 +66,13 @@ func (r *Result) settle(err error) {
 		return
 	}
 	var c *devx.CommandError
+	var v *devx.VerbsError
 	switch {
 	case devx.Unknown(err):
 		r.Outcome, r.Err = Unknown, err
-	case errors.As(err, &c):
+	case errors.As(err, &c), errors.As(err, &v):
 		r.Outcome, r.Err = Failed, err
-	default: // no command was issued: device or queue pair are closed
+	default: // no command was issued: device or queue pair are closed, or it is none for verbs
 		r.Outcome, r.Err = NotSent, &notSentError{err}
 		r.Sent, r.Took, r.InFlight = time.Time{}, 0, 0
 	}

@@ -13,7 +13,7 @@ import (
 // Strategy is a way to carry a group of transitions to the device: what
 // experiments compare.
 type Strategy interface {
-	// Name is short and without spaces: "serial-devx", "parallel-16".
+	// Name is short and without spaces: "serial-devx", "serial-verbs", "parallel-16".
 	Name() string
 	// Start makes what the strategy needs on a device.
 	Start(d *devx.Device) (Carrier, error)
@@ -30,21 +30,37 @@ type Carrier interface {
 // Serial carries transitions one by one, from the caller's goroutine.
 func Serial() Strategy { return serial{} }
 
-type serial struct{}
+// SerialVerbs carries them one by one through verbs (ibv_modify_qp): the way that
+// programs go which know nothing of DevX. The queue pairs must be made by verbs
+// (devx.VerbsQP.DevX), and the device must have verbs: the error of one that has
+// none is devx.ErrNoVerbs. A transition that verbs cannot express is not sent.
+// What the driver chooses itself is said at devx.ModifyVerbs.
+func SerialVerbs() Strategy { return serial{verbs: true} }
 
-func (serial) Name() string { return "serial-devx" }
+type serial struct{ verbs bool }
 
-func (serial) Start(d *devx.Device) (Carrier, error) {
-	s, err := d.NewSubmitter()
+func (s serial) Name() string {
+	if s.verbs {
+		return "serial-verbs"
+	}
+	return "serial-devx"
+}
+
+func (s serial) Start(d *devx.Device) (Carrier, error) {
+	if s.verbs && !d.HasVerbs() {
+		return nil, fmt.Errorf("%s: %w: it needs a kernel's driver, in the lab (devxlab lab) or on hardware", d.Name(), devx.ErrNoVerbs)
+	}
+	own, err := d.NewSubmitter()
 	if err != nil {
 		return nil, err
 	}
-	return &serialCarrier{d, s}, nil
+	return &serialCarrier{d, own, s.verbs}, nil
 }
 
 type serialCarrier struct {
-	d *devx.Device
-	s *devx.Submitter
+	d     *devx.Device
+	s     *devx.Submitter
+	verbs bool
 }
 
 func (c *serialCarrier) Carry(g *Group) {
@@ -53,7 +69,11 @@ func (c *serialCarrier) Carry(g *Group) {
 		defer c.d.Busy(-1)
 	}
 	for i := range g.heads {
-		g.Send(i, c.s)
+		if c.verbs {
+			g.SendVerbs(i, c.s)
+		} else {
+			g.Send(i, c.s)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func loopback(d *devx.Device) (cycle, error) {
 	return c, nil
 }
 
-// modify brings q through one step of its cycle.
+// modify brings q through one step of its cycle, through DevX.
 func (c *cycle) modify(q *devx.QP, step int) error {
 	switch step {
 	case 0:
@@ -59,6 +59,22 @@ func (c *cycle) modify(q *devx.QP, step int) error {
 		return devx.Modify(q, c.rts)
 	}
 	return devx.Modify(q, c.reset)
+}
+
+// modifyVerbs is modify through verbs, of a queue pair that they made.
+func (c *cycle) modifyVerbs(q *devx.QP, step int) error {
+	v := q.Verbs()
+	switch step {
+	case 0:
+		return devx.ModifyVerbs(v, c.init)
+	case 1:
+		rtr := c.rtr
+		rtr.RemoteQPN = mlx5.Set(v.Number())
+		return devx.ModifyVerbs(v, rtr)
+	case 2:
+		return devx.ModifyVerbs(v, c.rts)
+	}
+	return devx.ModifyVerbs(v, c.reset)
 }
 
 // add adds one step of q's cycle to a batch.
@@ -78,9 +94,10 @@ func (c *cycle) add(b *batch.Batch, q *devx.QP, step int) error {
 
 // bed is a device with queue pairs and a way to move them.
 type bed struct {
-	d   *devx.Device
-	c   cycle
-	qps []*devx.QP
+	d     *devx.Device
+	c     cycle
+	qps   []*devx.QP
+	verbs bool // makes them by verbs
 }
 
 // qpParams are the parameters of a result that queue pairs were made with.
@@ -105,12 +122,28 @@ func qpParamsOf(p Params) *qpparams.Params {
 }
 
 // newBed makes one with the time-out and retries that were asked for.
-func (r *Run) newBed(name string, n int) (*bed, error) {
+func (r *Run) newBed(name string, n int) (*bed, error) { return r.newBedOf(name, n, false) }
+
+// newVerbsBed makes one of queue pairs that verbs made; nil, and it is noted, if
+// the device has no verbs.
+func (r *Run) newVerbsBed(name string) (*bed, error) {
+	if !r.verbs {
+		r.Findings = append(r.Findings, "Queue pairs made by verbs were not measured: they need a kernel behind the device, in the lab or on hardware.")
+		return nil, nil
+	}
+	return r.newBedOf(name, 0, true)
+}
+
+func (r *Run) newBedOf(name string, n int, verbs bool) (*bed, error) {
 	b, err := newBed(name, n)
-	if p := r.Options.QP; err == nil && p != nil {
+	if err != nil {
+		return nil, err
+	}
+	b.verbs = verbs
+	if p := r.Options.QP; p != nil {
 		b.c.rts.AckTimeout, b.c.rts.RetryCount, b.c.rts.RNRRetry = mlx5.Set(p.QPTimeout), mlx5.Set(p.RetryCnt), mlx5.Set(p.RNRRetry)
 	}
-	return b, err
+	return b, nil
 }
 
 func newBed(name string, n int) (*bed, error) {
@@ -139,13 +172,24 @@ func (b *bed) grow(ctx context.Context, n int, made func(int)) error {
 				made(i)
 			}
 		}
-		q, err := b.d.NewQP(devx.QPConfig{})
+		q, err := b.newQP()
 		if err != nil {
 			return err
 		}
 		b.qps = append(b.qps, q)
 	}
 	return nil
+}
+
+func (b *bed) newQP() (*devx.QP, error) {
+	if !b.verbs {
+		return b.d.NewQP(devx.QPConfig{})
+	}
+	v, err := b.d.NewVerbsQP(devx.QPConfig{})
+	if err != nil {
+		return nil, err
+	}
+	return v.DevX(), nil
 }
 
 // sample is one measurement.
@@ -158,7 +202,7 @@ type sample struct {
 
 // oneByOne measures the cycle of every queue pair, rounds times, step by step,
 // one modify after the other.
-func (b *bed) oneByOne(rounds int) func(context.Context) (sample, error) {
+func (b *bed) oneByOne(rounds int, modify func(q *devx.QP, step int) error) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
 		start := time.Now()
 		for i := range rounds * stepsPerCycle {
@@ -166,7 +210,7 @@ func (b *bed) oneByOne(rounds int) func(context.Context) (sample, error) {
 				return sample{}, err
 			}
 			for _, q := range b.qps {
-				if err := b.c.modify(q, i%stepsPerCycle); err != nil {
+				if err := modify(q, i%stepsPerCycle); err != nil {
 					return sample{}, err
 				}
 			}

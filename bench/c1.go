@@ -27,9 +27,12 @@ var c1 = Experiment{
 	text:     c1Text,
 	plan: func(r *Run) string {
 		most := r.c1Most()
-		n := r.c1Commands(c1Sizes(most))
-		return fmt.Sprintf("makes up to %s queue pairs of its own through DevX, destroys them, and does both %d times; meanwhile resets them, up to 31 at once, and moves %d at a time from RESET to RTS. That is about %s commands, %v at most if each takes half a millisecond, and %s MiB of locked memory. No work request, no packet.",
-			count(most), c1Cycles, r.c1Timed(), count(n), (time.Duration(n) * time.Millisecond / 2).Round(time.Minute), count(most*pinnedPerQP>>20))
+		n, too := r.c1Commands(c1Sizes(most)), ""
+		if r.verbs {
+			n, too = len(c1Kinds)*n, " Then the same with queue pairs made by verbs."
+		}
+		return fmt.Sprintf("makes up to %s queue pairs of its own through DevX, destroys them, and does both %d times; meanwhile resets them, up to 31 at once, and moves %d at a time from RESET to RTS.%s That is about %s commands, %v at most if each takes half a millisecond, and %s MiB of locked memory. No work request, no packet.",
+			count(most), c1Cycles, r.c1Timed(), too, count(n), (time.Duration(n) * time.Millisecond / 2).Round(time.Minute), count(most*pinnedPerQP>>20))
 	},
 }
 
@@ -41,6 +44,8 @@ const (
 	c1Cycles  = 2    // up and down; each size is visited twice in each
 	c1Timed   = 1000 // transitions timed at a visit
 	c1TimedHW = 300
+
+	recordsPerPage = 64 // doorbell records of queue pairs made by verbs (devx.NewVerbsQP), besides a page for the queues
 )
 
 // c1Most is the largest number of queue pairs.
@@ -67,7 +72,8 @@ func (r *Run) c1Timed() int {
 	return r.repeats(c1Timed)
 }
 
-// c1Commands is how many commands visits to these sizes take.
+// c1Commands is how many commands visits to these sizes take, with one kind of
+// queue pair.
 func (r *Run) c1Commands(sizes []int) int {
 	const visits = 2 * c1Cycles
 	n := visits * sizes[len(sizes)-1] // made and destroyed
@@ -89,16 +95,30 @@ func c1Sizes(most int) (sizes []int) {
 	return append(sizes, most)
 }
 
+// c1Kind is a kind of queue pair, by how it is made. Those made through DevX have
+// no entry in the driver's table and none in debugfs; those made by verbs have.
+type c1Kind struct {
+	sweep string // its name
+	what  string
+	verbs bool
+}
+
+var c1Kinds = []c1Kind{
+	{"rtr2rts", "RTR to RTS of one queue pair", false},
+	{"verbs/rtr2rts", "RTR to RTS of one queue pair made by verbs, through verbs", true},
+}
+
 // crowd is a device with a changing number of queue pairs.
 type crowd struct {
 	bed
-	watch stopwatch
-	rng   *rand.Rand
-	batch *batch.Batch // touches them, on hardware; nil: one after the other
-	timed int
+	modify func(q *devx.QP, step int) error
+	watch  stopwatch
+	rng    *rand.Rand
+	batch  *batch.Batch // touches them, where there is a kernel; nil: one after the other
+	timed  int
 }
 
-func runC1(ctx context.Context, r *Run) (err error) {
+func runC1(ctx context.Context, r *Run) error {
 	sizes := c1Sizes(r.c1Most())
 	if r.small && r.Options.QP == nil {
 		sizes = sizes[:min(3, len(sizes))]
@@ -106,57 +126,90 @@ func runC1(ctx context.Context, r *Run) (err error) {
 	r.Params["queue_pairs"], r.Params["timed"] = sizes, r.c1Timed()
 	r.Method = fmt.Sprintf("One device; %d times the number of live queue pairs goes up and down again, and at each number, each time: %d random queue pairs are brought to RTR, every other live one is reset once, and then the transition of those to RTS is timed, one by one. A point is the median of the visits' medians.",
 		c1Cycles, r.c1Timed())
-	if err := r.lockable(sizes[len(sizes)-1]); err != nil {
+	pages := sizes[len(sizes)-1]
+	if r.verbs {
+		pages += pages/recordsPerPage + 1
+	}
+	if err := r.lockable(pages); err != nil {
 		return err
 	}
-	bd, err := r.newBed(r.Device, 0)
-	if err != nil {
-		return err
+	var verdicts []Verdict
+	for _, kind := range c1Kinds {
+		if kind.verbs && r.emulated() {
+			break
+		}
+		series, err := r.c1Sweep(ctx, kind, sizes)
+		if err != nil {
+			return err
+		}
+		if series != nil {
+			verdicts = append(verdicts, r.c1Conclude(kind, sizes, series))
+		}
+	}
+	r.Verdicts = append(r.Verdicts, c1Together(verdicts))
+	return nil
+}
+
+// c1Sweep measures one kind of queue pair; nil if the device does not have it.
+func (r *Run) c1Sweep(ctx context.Context, kind c1Kind, sizes []int) (series []*contender, err error) {
+	open := func() (*bed, error) { return r.newBed(r.Device, 0) }
+	if kind.verbs {
+		open = func() (*bed, error) { return r.newVerbsBed(r.Device) }
+	}
+	bd, err := open()
+	if err != nil || bd == nil {
+		return nil, err
 	}
 	defer closed(&err, bd.d)
 	c := &crowd{bed: *bd, watch: stopwatchOf(r.Device), rng: rand.New(rand.NewPCG(r.seed, 0x6331)), timed: r.c1Timed()}
+	c.modify = c.c.modify
+	if kind.verbs {
+		c.modify = c.c.modifyVerbs
+		r.Method += " The second sweep is of queue pairs made by verbs: the transitions go through verbs, the resets of the others through DevX, since from RESET to RESET verbs send nothing."
+	}
 	if !r.emulated() {
 		if c.batch, err = batch.New(bd.d, batch.Options{OnWait: r.onWait}); err != nil {
-			return err
+			return nil, err
 		}
 		defer closed(&err, c.batch)
 		runtime.GOMAXPROCS(procsFor(bd.d.Slots())) // Do sets it back
 	}
-	series := make([]*contender, len(sizes))
+	series = make([]*contender, len(sizes))
 	for i, n := range sizes {
 		series[i] = &contender{Series: Series{
-			Name: c1Name(n), What: "RTR to RTS of one queue pair", Ops: c.timed,
-			GOMAXPROCS: runtime.GOMAXPROCS(0), Log: c1Name(n), Histogram: newHistogram(),
+			Name: c1Name(kind.sweep, n), What: kind.what, Ops: c.timed,
+			GOMAXPROCS: runtime.GOMAXPROCS(0), Log: c1Name(kind.sweep, n), Histogram: newHistogram(),
 		}}
 	}
-	visits := func(i int) error {
+	err = c.upAndDown(ctx, r, sizes, series)
+	for _, s := range series {
+		r.keep(s)
+	}
+	return series, err
+}
+
+// upAndDown visits the sizes, several times.
+func (c *crowd) upAndDown(ctx context.Context, r *Run, sizes []int, series []*contender) error {
+	visit := func(i int) error {
 		r.progress("%s live queue pairs", count(sizes[i]))
 		return c.visit(ctx, sizes[i], series[i])
 	}
 	for range c1Cycles {
 		for i := range sizes {
-			if err = visits(i); err != nil {
-				break
+			if err := visit(i); err != nil {
+				return err
 			}
 		}
-		for i := len(sizes) - 1; i >= 0 && err == nil; i-- {
-			err = visits(i)
+		for i := len(sizes) - 1; i >= 0; i-- {
+			if err := visit(i); err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			break
-		}
 	}
-	for _, s := range series {
-		r.keep(s)
-	}
-	if err != nil {
-		return err
-	}
-	r.c1Conclude(sizes, series)
 	return nil
 }
 
-func c1Name(live int) string { return fmt.Sprintf("rtr2rts/live=%d", live) }
+func c1Name(sweep string, live int) string { return fmt.Sprintf("%s/live=%d", sweep, live) }
 
 // visit brings the number of live queue pairs to n and measures there.
 func (c *crowd) visit(ctx context.Context, n int, s *contender) error {
@@ -178,7 +231,7 @@ func (c *crowd) visit(ctx context.Context, n int, s *contender) error {
 	chosen := c.choose()
 	for _, i := range chosen {
 		for step := range rts {
-			if err := c.c.modify(c.qps[i], step); err != nil {
+			if err := c.modify(c.qps[i], step); err != nil {
 				return err
 			}
 		}
@@ -193,7 +246,7 @@ func (c *crowd) visit(ctx context.Context, n int, s *contender) error {
 			return err
 		}
 		start := c.watch.now()
-		err := c.c.modify(c.qps[i], rts)
+		err := c.modify(c.qps[i], rts)
 		ns := float64((c.watch.now() - start).Nanoseconds())
 		if err != nil {
 			return err
@@ -202,7 +255,7 @@ func (c *crowd) visit(ctx context.Context, n int, s *contender) error {
 		_ = s.Histogram.RecordValue(int64(min(max(ns, 1), longest)))
 	}
 	for _, i := range chosen {
-		if err := c.c.modify(c.qps[i], rts+1); err != nil {
+		if err := c.modify(c.qps[i], rts+1); err != nil {
 			return err
 		}
 	}
@@ -266,22 +319,43 @@ func (c *crowd) touchOthers(ctx context.Context, chosen []int) error {
 }
 
 // c1Conclude makes the sweep, looks for a knee, and says what follows.
-func (r *Run) c1Conclude(sizes []int, series []*contender) {
+func (r *Run) c1Conclude(kind c1Kind, sizes []int, series []*contender) Verdict {
 	xs, visits := make([]float64, len(sizes)), make([][]float64, len(sizes))
 	for i, n := range sizes {
 		xs[i], visits[i] = float64(n), series[i].Samples
 	}
 	k := FitKnee(xs, visits, r.seed)
-	r.sweepOver(Sweep{Name: "rtr2rts", What: "RTR to RTS of one queue pair", X: "live queue pairs", Log: true, Device: r.Device, Knee: &k}, sizes, c1Name)
+	r.sweepOver(Sweep{Name: kind.sweep, What: kind.what, X: "live queue pairs", Log: true, Device: r.Device, Knee: &k}, sizes, func(n int) string { return c1Name(kind.sweep, n) })
 	if len(xs) < kneeSizes {
-		r.Verdicts = append(r.Verdicts, Verdict{Claim: "C1", Answer: NotDecidable, Why: k.Why + ".", Where: "a run with more queue pairs"})
-		return
+		return Verdict{Claim: "C1", Answer: NotDecidable, Why: k.Why + ".", Where: "a run with more queue pairs"}
 	}
 	last := &r.Sweeps[len(r.Sweeps)-1]
 	if xs[len(xs)-1] >= 2*c1Knee && !k.Found {
 		last.Knee.Least = leastKnee(xs, visits, r.seed)
 	}
-	r.Verdicts = append(r.Verdicts, r.c1Verdict(xs, visits, *last.Knee))
+	return r.c1Verdict(xs, visits, *last.Knee)
+}
+
+// c1Together makes one verdict of what the kinds of queue pairs say, DevX first.
+// The claim blames the driver's table, so those made by verbs decide; the others
+// tell whether the table has to do with it.
+func c1Together(kinds []Verdict) Verdict {
+	if len(kinds) < 2 {
+		v := kinds[0]
+		if v.Answer == Supported || v.Answer == Refuted {
+			v.Why += " These are DevX queue pairs: the driver's own table, which the claim blames, has none of them."
+		}
+		return v
+	}
+	devx, v := kinds[0], kinds[1]
+	v.Why = "Made by verbs, so that the driver's table has them: " + v.Why + " Made through DevX, so that it has none: " + devx.Why
+	switch {
+	case v.Answer == Supported && devx.Answer == Refuted:
+		v.Why += " So it is the kernel's, whichever part."
+	case v.Answer == Supported && devx.Answer == Supported:
+		v.Why += " So it is not the driver's table."
+	}
+	return v
 }
 
 // c1Verdict applies the rules of what may be said where.
@@ -313,7 +387,6 @@ func (r *Run) c1Verdict(xs []float64, visits [][]float64, k Knee) Verdict {
 		}
 		return v
 	}
-	const devx = " These are DevX queue pairs: the driver's own table, which the claim blames, has none of them."
 	near := k.Found && float64(k.Low) <= c1Knee*math.Sqrt2 && float64(k.High) >= c1Knee/math.Sqrt2
 	switch {
 	case near && k.High/k.Low <= 4:
@@ -330,7 +403,6 @@ func (r *Run) c1Verdict(xs []float64, visits [][]float64, k Knee) Verdict {
 		v.Answer, v.Where = NotDecidable, "a run without --quick, on a quiet machine"
 		v.Why = fmt.Sprintf("The noise is too great: %s.", here)
 	}
-	v.Why += devx
 	return v
 }
 
@@ -364,13 +436,17 @@ func leastKnee(xs []float64, visits [][]float64, seed uint64) float64 {
 }
 
 func c1Text(r *Result, p *page) {
-	for _, s := range r.Sweeps {
-		p.section(fmt.Sprintf("RTR to RTS against live queue pairs (%s, %s)", r.Provenance.Place, s.Device), r.Method)
+	for i, s := range r.Sweeps {
+		method := ""
+		if i == 0 {
+			method = r.Method
+		}
+		p.section(fmt.Sprintf("%s, against live queue pairs (%s, %s)", s.What, r.Provenance.Place, s.Device), method)
 		var rows [][]string
 		for _, pt := range s.Points {
 			n := int(pt.X)
 			p90, p99 := "-", "-"
-			if t := r.SeriesOf(c1Name(n)); t != nil {
+			if t := r.SeriesOf(c1Name(s.Name, n)); t != nil {
 				p90 = nanos(float64(t.Summary.P90))
 				if t.Summary.P99 > 0 {
 					p99 = nanos(float64(t.Summary.P99))

@@ -21,9 +21,13 @@ var c6 = Experiment{
 	queuePairs: c6Group,
 	needs:      func(Options) int { return c6Group },
 	plan: func(r *Run) string {
-		n := len(c6Workers) * (r.pairs(c6PairsHW) + 1) * 2 * c6RoundsHW * stepsPerCycle * c6Group
-		return fmt.Sprintf("makes %d queue pairs of its own through DevX, addressed to the port itself, and destroys them at the end; moves them from RESET to RTS and back with %s modify commands, "+
-			"half of them one by one (%d s if a command takes a millisecond), the rest up to 31 at once. No work request, no packet.", c6Group, count(n), n/2/1000)
+		cycles := c6RoundsHW * stepsPerCycle * c6Group * (r.pairs(c6PairsHW) + 1)
+		serial, n, by := len(c6Workers)*cycles, 2*len(c6Workers)*cycles, "through DevX"
+		if r.verbs {
+			serial, n, by = serial+2*cycles, n+3*cycles, "through DevX, and then as many by verbs"
+		}
+		return fmt.Sprintf("makes %d queue pairs of its own %s, addressed to the port itself, and destroys them at the end; moves them from RESET to RTS and back with %s modify commands, "+
+			"%s of them one by one (%d s if a command takes a millisecond), the rest up to 31 at once. No work request, no packet.", c6Group, by, count(n), count(serial), serial/1000)
 	},
 }
 
@@ -68,7 +72,7 @@ func (r *Run) duel(ctx context.Context, bd *bed, prefix string, workers, rounds,
 	}
 	name := fmt.Sprintf("%s/workers=%d", prefix, workers)
 	procs := procsFor(workers)
-	serial := &contender{Series: series, sample: bd.oneByOne(rounds), procs: procs}
+	serial := &contender{Series: series, sample: bd.oneByOne(rounds, bd.c.modify), procs: procs}
 	serial.Name = name + "/how=serial"
 	var took *hdrhistogram.Histogram
 	var parts []*contender
@@ -84,9 +88,22 @@ func (r *Run) duel(ctx context.Context, bd *bed, prefix string, workers, rounds,
 	return r.against(ctx, pairs, batched, serial)
 }
 
-// c6Device measures on hardware, where the firmware decides.
-func (r *Run) c6Device(ctx context.Context) (err error) {
+// c6Device measures where there is a kernel, and on hardware the firmware
+// decides.
+func (r *Run) c6Device(ctx context.Context) error {
 	r.Method = fmt.Sprintf("One by one: devx.Modify in a loop. Batched: batch.Add and batch.Run in groups of %d. Each moves the same queue pairs from RESET to INIT, RTR, RTS and back.", c6Group)
+	if err := r.c6DevX(ctx); err != nil {
+		return err
+	}
+	if err := r.c6Verbs(ctx); err != nil {
+		return err
+	}
+	r.Verdicts = append(r.Verdicts, c6Against(c6Verdict(r.ComparisonOf(c6Names("device", c6Claimed))), r.ComparisonOf(c6VerbsName("batched"), c6VerbsName("verbs"))))
+	return nil
+}
+
+// c6DevX is of queue pairs made through DevX.
+func (r *Run) c6DevX(ctx context.Context) (err error) {
 	bd, err := r.newBed(r.Device, c6Group)
 	if err != nil {
 		return err
@@ -97,12 +114,16 @@ func (r *Run) c6Device(ctx context.Context) (err error) {
 		if err := r.duel(ctx, bd, "device", workers, c6RoundsHW, r.pairs(c6PairsHW), Series{}, true); err != nil {
 			return err
 		}
-		// A sweep over depth is void where it was not reached.
-		last := &r.Comparisons[len(r.Comparisons)-1]
-		last.Void = r.SeriesOf(last.A).Void
+		r.voidWithSeries()
 	}
-	r.Verdicts = append(r.Verdicts, c6Verdict(r.ComparisonOf(c6Names("device", c6Claimed))))
 	return nil
+}
+
+// voidWithSeries makes the last comparison void if what was batched in it did not
+// reach its depth.
+func (r *Run) voidWithSeries() {
+	last := &r.Comparisons[len(r.Comparisons)-1]
+	last.Void = r.SeriesOf(last.A).Void
 }
 
 // c6Sweep shows a transition against the workers.
@@ -175,6 +196,7 @@ func c6DeviceText(r *Result, p *page) {
 			whole = append(whole, append([]string{fmt.Sprint(w), nanos(c6Group * Median(b.Samples))}, percentiles(c.Summary)...))
 		}
 	}
+	c6VerbsText(r, p)
 	if whole != nil {
 		p.section(fmt.Sprintf("A batch of %d, and each of its commands (%s)", c6Group, r.Provenance.Place), "A command, from the call until it returned: also while it waits for a slot or for the firmware.")
 		p.table("rrrrrrr", []string{"workers", "a batch", "command P50", "P90", "P99", "P99.9", "most"}, whole...)

@@ -39,7 +39,7 @@ func (r *Run) c6Flight(ctx context.Context) (err error) {
 	}()
 	for _, workers := range c6Workers {
 		// As many queue pairs as workers: each step is one wave.
-		wave := &bed{bd.d, bd.c, bd.qps[:workers]}
+		wave := &bed{d: bd.d, c: bd.c, qps: bd.qps[:workers]}
 		if err := r.c6FlightAt(ctx, wave, workers); err != nil {
 			return err
 		}

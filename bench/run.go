@@ -50,6 +50,7 @@ type Run struct {
 	seed    uint64
 	shown   time.Time
 	offered int     // queue pairs that the device has at most
+	verbs   bool    // the device answers verbs commands
 	resumed *Result // what an earlier run has left
 }
 
@@ -217,6 +218,7 @@ func (r *Run) inspect(e Experiment) error {
 			r.Result.Params[k] = v
 		}
 	}
+	r.verbs = d.HasVerbs()
 	caps, err := d.Caps()
 	if err == nil {
 		r.offered = 1 << caps.LogMaxQP()

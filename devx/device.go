@@ -21,6 +21,8 @@ type Device struct {
 	info       Info
 	file       File
 	fileTraces bool
+	writer     writer // nil: no verbs
+	verbsPath  VerbsPath
 	vectors    int
 	trace      func(in, out []byte, took time.Duration)
 
@@ -69,6 +71,7 @@ func Open(name string, opts ...Option) (*Device, error) {
 	for _, o := range opts {
 		o(d)
 	}
+	d.writer, _ = file.(writer)
 	if t, ok := file.(tracer); ok && d.trace != nil {
 		t.Trace(d.trace)
 		d.fileTraces = true

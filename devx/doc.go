@@ -12,7 +12,9 @@
 //
 // "emu:" is an emulated device inside the process.
 //
-// The verbs calls (ibv_create_qp, ibv_modify_qp) are not here; a queue pair of
-// this package is the caller's alone, and the driver's own path does not know
-// it. Many transitions at once are the business of package batch.
+// A queue pair of NewQP is the caller's alone, and the driver's own path does not
+// know it. One of NewVerbsQP goes the way of ibv_create_qp and ibv_modify_qp, and
+// can be changed through DevX besides: see VerbsQP.DevX for what that skips.
+// Verbs need a kernel (the lab or hardware): on "emu:" they are ErrNoVerbs. Many
+// transitions at once are the business of package batch.
 package devx

@@ -21,6 +21,8 @@ var (
 	// ErrDeviceGone: the device disappeared or is in its error state. What it
 	// was doing is unknown.
 	ErrDeviceGone = errors.New("device gone")
+	// ErrNoVerbs: the file answers no verbs commands.
+	ErrNoVerbs = errors.New("no verbs")
 	// ErrForeign: an object of another context was passed.
 	ErrForeign = errors.New("belongs to another context")
 )
@@ -80,6 +82,10 @@ func Unknown(err error) bool {
 	var c *CommandError
 	if errors.As(err, &c) {
 		return !c.HasOutbox && lostAnswer(c.Errno)
+	}
+	var v *VerbsError
+	if errors.As(err, &v) {
+		return v.unknown()
 	}
 	return errors.Is(err, ErrDeviceGone)
 }

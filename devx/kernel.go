@@ -3,6 +3,7 @@
 package devx
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,26 @@ func openNode(name, path string) (File, error) {
 }
 
 func (f *kernelFile) Close() error { return unix.Close(f.fd) }
+
+// Write blocks the OS thread until the command has been carried out.
+func (f *kernelFile) Write(cmd []byte) unix.Errno {
+	n, err := unix.Write(f.fd, cmd)
+	if err != nil {
+		return errnoOf(err)
+	}
+	if n != len(cmd) {
+		return unix.EIO
+	}
+	return 0
+}
+
+func errnoOf(err error) unix.Errno {
+	var e unix.Errno
+	if errors.As(err, &e) {
+		return e
+	}
+	return unix.EIO
+}
 
 func (f *kernelFile) MapUAR(offset int64, length int) (DoorbellPage, error) {
 	b, err := unix.Mmap(f.fd, offset, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

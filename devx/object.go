@@ -21,6 +21,7 @@ type Object struct {
 	handle uint32
 	id     uint32
 	op     mlx5.Op
+	drop   abi.WriteCmd // the verbs command that destroys it, if verbs made it
 	state  atomic.Int32 // closedObject, or the calls that use it
 }
 
@@ -144,12 +145,19 @@ func (o *Object) close() (bool, error) {
 		}
 		return false, fmt.Errorf("devx: %s: the object %#x of %s is in use by %d calls: %w; close it when they have returned", o.d.info.Name, o.id, o.op, n, unix.EBUSY)
 	}
-	err := o.d.destroy(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_DESTROY, abi.MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, o.handle,
-		"destroy the object %#x of %s", o.id, o.op)
-	if err != nil {
+	if err := o.destroy(); err != nil {
 		o.state.Store(0)
+		return false, err
 	}
-	return err == nil, err
+	return true, nil
+}
+
+func (o *Object) destroy() error {
+	if o.drop != 0 {
+		return o.d.verbsDestroy(o.drop, o.handle)
+	}
+	return o.d.destroy(abi.MLX5_IB_OBJECT_DEVX_OBJ, abi.MLX5_IB_METHOD_DEVX_OBJ_DESTROY, abi.MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, o.handle,
+		"destroy the object %#x of %s", o.id, o.op)
 }
 
 // destroy issues a method whose only argument is the handle that it drops. If

@@ -25,14 +25,18 @@ type QPConfig struct {
 	NoRecvQueue bool
 }
 
-// QP is a queue pair made through DevX. It starts in RESET.
+const wqeBB = 64 // the unit of a send queue in bytes (MLX5_SEND_WQE_BB)
+
+// QP is a queue pair made through DevX, or one made by verbs as DevX knows it
+// (VerbsQP.DevX). It starts in RESET.
 type QP struct {
-	obj  Object
-	mem  ref
-	size int
-	uar  *UAR
-	qpn  uint32
-	st   mlx5.ServiceType
+	obj   Object
+	mem   ref
+	size  int
+	uar   *UAR
+	qpn   uint32
+	st    mlx5.ServiceType
+	verbs *VerbsQP // nil: made through DevX
 }
 
 // NewQP makes a queue pair: one buffer of user memory, the receive queue first,
@@ -58,7 +62,7 @@ func (d *Device) NewQP(c QPConfig) (*QP, error) {
 		CQNSend: c.SendCQ.Number(), CQNRecv: c.RecvCQ.Number(),
 		LogSQSize: uint8(logSQ), TsFormat: 1,
 	}
-	queues := 64 << logSQ
+	queues := wqeBB << logSQ
 	if c.NoRecvQueue {
 		cmd.RQType = mlx5.RQNone
 	} else {
@@ -90,10 +94,15 @@ func (d *Device) NewQP(c QPConfig) (*QP, error) {
 // or a create that failed with err. If it is unknown whether the queue pair
 // exists, both stay with it until the device is closed.
 func (q *QP) giveBack(d *Device, err error) {
-	if !Unknown(err) {
-		d.parts.arena.release(q.mem, q.size)
-		q.uar.unuse()
+	if Unknown(err) {
+		return
 	}
+	if q.verbs != nil {
+		d.parts.pool.giveBack(q.verbs.mem)
+	} else {
+		d.parts.arena.release(q.mem, q.size)
+	}
+	q.uar.unuse()
 }
 
 func (c *QPConfig) sizes() (logSQ, logRQ, logSGE int, err error) {

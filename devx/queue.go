@@ -64,10 +64,21 @@ func (m *MKey) Close() error { return m.obj.Close() }
 
 // CQ is a completion queue.
 type CQ struct {
-	obj  Object
-	mem  ref
-	size int
-	uar  *UAR
+	obj   Object
+	mem   ref
+	size  int
+	uar   *UAR
+	verbs queueMem // in the place of mem, if verbs made it
+}
+
+const cqeSize = 64
+
+// markCQEs gives every entry to the device, with an opcode that stands for none.
+func markCQEs(buf []byte) {
+	const invalid, ownedByDevice = 0xf0, 1
+	for i := 0; i < len(buf); i += cqeSize {
+		buf[i+cqeSize-1] = invalid | ownedByDevice
+	}
 }
 
 // CQ makes a completion queue of at least n entries of 64 bytes, whose events
@@ -93,20 +104,17 @@ func (d *Device) CQ(n int) (*CQ, error) {
 	if err := uar.use(); err != nil {
 		return nil, err
 	}
-	c := &CQ{size: 64<<log + dbrSize, uar: uar}
+	c := &CQ{size: cqeSize<<log + dbrSize, uar: uar}
 	if c.mem, err = d.parts.arena.carve(d, c.size); err != nil {
 		uar.unuse()
 		return nil, err
 	}
-	buf := c.mem.umem.Bytes()[c.mem.at:][:64<<log]
-	for i := 0; i < len(buf); i += 64 {
-		buf[i+63] = 0xf1 // opcode invalid, owned by the device
-	}
+	markCQEs(c.mem.umem.Bytes()[c.mem.at:][:cqeSize<<log])
 	var in [mlx5.CreateCQInSize]byte
 	var out [mlx5.CreateCQOutSize]byte
 	_, err = mlx5.CreateCQ{
 		Buf:            mlx5.UmemRef{ID: c.mem.umem.ID(), Offset: uint64(c.mem.at)},
-		DoorbellRecord: mlx5.UmemRef{ID: c.mem.umem.ID(), Offset: uint64(c.mem.at + 64<<log)},
+		DoorbellRecord: mlx5.UmemRef{ID: c.mem.umem.ID(), Offset: uint64(c.mem.at + cqeSize<<log)},
 		LogSize:        uint8(log),
 		UARPage:        uar.PageID(),
 		EQN:            eqn,
@@ -125,10 +133,15 @@ func (d *Device) CQ(n int) (*CQ, error) {
 // create that failed with err. If it is unknown whether the queue exists, both
 // stay with it until the device is closed.
 func (c *CQ) giveBack(d *Device, err error) {
-	if !Unknown(err) {
-		d.parts.arena.release(c.mem, c.size)
-		c.uar.unuse()
+	if Unknown(err) {
+		return
 	}
+	if c.verbs.buf.b != nil {
+		d.parts.pool.giveBack(c.verbs)
+	} else {
+		d.parts.arena.release(c.mem, c.size)
+	}
+	c.uar.unuse()
 }
 
 // Number returns the CQN.
@@ -146,11 +159,14 @@ func (c *CQ) Close() error {
 // parts are what queue pairs share unless they are given their own: made at
 // first use.
 type parts struct {
-	arena arena
-	mu    sync.Mutex
-	uar   *UAR
-	pd    *PD
-	cq    *CQ
+	arena   arena
+	pool    pool
+	mu      sync.Mutex
+	uar     *UAR
+	pd      *PD
+	cq      *CQ
+	verbsPD *PD
+	verbsCQ *CQ
 }
 
 // sharedCQE is the size of the shared completion queue. It is for control-path
@@ -174,25 +190,30 @@ func (p *parts) sharedUAR(d *Device) (*UAR, error) { return shared(p, &p.uar, d.
 
 func (p *parts) sharedPD(d *Device) (*PD, error) { return shared(p, &p.pd, d.PD) }
 
-func (p *parts) sharedCQ(d *Device) (*CQ, error) {
-	if _, err := p.sharedUAR(d); err != nil { // before the lock: the CQ needs it too
-		return nil, err
-	}
+func (p *parts) sharedVerbsPD(d *Device) (*PD, error) { return shared(p, &p.verbsPD, d.VerbsPD) }
+
+func (p *parts) sharedCQ(d *Device) (*CQ, error) { return p.cqOnce(d, &p.cq, d.CQ) }
+
+func (p *parts) sharedVerbsCQ(d *Device) (*CQ, error) { return p.cqOnce(d, &p.verbsCQ, d.VerbsCQ) }
+
+// cqOnce is shared for a CQ, which needs the shared UAR itself: so it is made
+// without the lock.
+func (p *parts) cqOnce(d *Device, place **CQ, make func(n int) (*CQ, error)) (*CQ, error) {
 	p.mu.Lock()
-	c := p.cq
+	c := *place
 	p.mu.Unlock()
 	if c != nil {
 		return c, nil
 	}
-	c, err := d.CQ(sharedCQE)
+	c, err := make(sharedCQE)
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
-	if p.cq == nil {
-		p.cq, c = c, nil
+	if *place == nil {
+		*place, c = c, nil
 	}
-	kept := p.cq
+	kept := *place
 	p.mu.Unlock()
 	if c != nil { // another goroutine was first
 		err = c.Close()
@@ -206,5 +227,5 @@ func (p *parts) free() error {
 	for _, u := range append(p.arena.chunks, p.arena.single...) {
 		errs = append(errs, u.mem.Free())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.pool.release())...)
 }

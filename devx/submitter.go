@@ -93,14 +93,17 @@ func (s *Submitter) handle(id uint16, h uint32) abi.Attr { return s.attr(id, 0, 
 func (s *Submitter) value(id uint16, n int, v uint64) abi.Attr { return s.attr(id, n, v) }
 
 // input adds the first n bytes of s.in.
-func (s *Submitter) input(id uint16, n int) {
+func (s *Submitter) input(id uint16, n int) { s.inputAt(id, 0, n) }
+
+// inputAt adds n bytes of s.in.
+func (s *Submitter) inputAt(id uint16, at, n int) {
 	if n <= abi.InlineSize {
 		var inline [8]byte
-		copy(inline[:], s.in[:n])
+		copy(inline[:], s.in[at:at+n])
 		s.attr(id, n, binary.LittleEndian.Uint64(inline[:]))
 		return
 	}
-	s.attr(id, n, s.slab.Addr()+slabIn)
+	s.attr(id, n, s.slab.Addr()+slabIn+uint64(at))
 }
 
 // output adds room for n bytes in s.out, cleared.

@@ -250,7 +250,7 @@ func runDir(base string, now time.Time) (string, error) {
 // experiment says itself before it begins.
 func (c benchCmd) announce(e *env) {
 	if !c.emulated() {
-		fmt.Fprintf(e.out, "place: %s, %s. It is used through DevX; nobody else's queue pairs are touched.\n", bench.KernelPlace(), c.Device)
+		fmt.Fprintf(e.out, "place: %s, %s. It is used through DevX and verbs; nobody else's queue pairs are touched.\n", bench.KernelPlace(), c.Device)
 		return
 	}
 	fmt.Fprintf(e.out, "place: emu. Kernel and NIC are emulated inside this process (%s); no hardware is touched.\n", c.Device)

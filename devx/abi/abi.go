@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package abi is the ioctl interface of a uverbs file as far as DevX needs it:
-// constants, the layouts of the structs, and one table of methods. It has no
-// logic beyond reading and writing those structs. Package devx encodes from the
-// table, the emulated uverbs file decodes by it.
+// Package abi is the interface of a uverbs file as far as DevX and the verbs
+// calls on a queue pair need it: constants, the layouts of the structs, one table
+// of ioctl methods and one of write commands. It has no logic beyond reading and
+// writing those structs. Package devx encodes from the tables, the emulated
+// uverbs file decodes by that of methods.
 //
 // Integers are in the host's byte order, which is little endian wherever this
 // module builds.

@@ -5,7 +5,7 @@
 package abi
 
 // Constants of rdma_user_ioctl_cmds.h, ib_user_ioctl_cmds.h, ib_user_ioctl_verbs.h,
-// mlx5_user_ioctl_cmds.h, mlx5_user_ioctl_verbs.h and mlx5-abi.h (package linux-libc-dev).
+// ib_user_verbs.h, mlx5_user_ioctl_cmds.h, mlx5_user_ioctl_verbs.h and mlx5-abi.h (package linux-libc-dev).
 const (
 	UVERBS_ATTR_F_MANDATORY                         = 0x1
 	UVERBS_ATTR_F_VALID_OUTPUT                      = 0x2
@@ -99,4 +99,21 @@ const (
 	IB_UVERBS_ACCESS_REMOTE_WRITE                   = 0x2
 	IB_UVERBS_ACCESS_REMOTE_READ                    = 0x4
 	IB_UVERBS_ACCESS_REMOTE_ATOMIC                  = 0x8
+	IB_USER_VERBS_CMD_FLAG_EXTENDED                 = 0x80000000
+	IB_USER_VERBS_CMD_ALLOC_PD                      = 0x3
+	IB_USER_VERBS_CMD_DEALLOC_PD                    = 0x4
+	IB_USER_VERBS_CMD_REG_MR                        = 0x9
+	IB_USER_VERBS_CMD_DEREG_MR                      = 0xd
+	IB_USER_VERBS_CMD_CREATE_CQ                     = 0x12
+	IB_USER_VERBS_CMD_DESTROY_CQ                    = 0x14
+	IB_USER_VERBS_CMD_CREATE_QP                     = 0x18
+	IB_USER_VERBS_CMD_QUERY_QP                      = 0x19
+	IB_USER_VERBS_CMD_MODIFY_QP                     = 0x1a
+	IB_USER_VERBS_CMD_DESTROY_QP                    = 0x1b
+	IB_USER_VERBS_EX_CMD_MODIFY_QP                  = 0x1a
+	IB_UVERBS_QPT_RC                                = 0x2
+	IB_UVERBS_QPT_UC                                = 0x3
+	IB_UVERBS_QPT_UD                                = 0x4
+	MLX5_QP_FLAG_UAR_PAGE_INDEX                     = 0x400
+	MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX          = 0x2
 )

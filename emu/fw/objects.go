@@ -19,6 +19,21 @@ func (e *entry) own(uid uint16) bool {
 	return false
 }
 
+// ownToQuery is own for a command that changes nothing: the driver asks about its
+// users' objects under its own uid (mlx5_core_qp_query and mlx5_core_query_cq set
+// none).
+func (e *entry) ownToQuery(uid uint16) bool {
+	if uid != 0 {
+		return e.own(uid)
+	}
+	e.mu.Lock()
+	if e.live.Load() {
+		return true
+	}
+	e.mu.Unlock()
+	return false
+}
+
 // use counts one more user of an object, if it exists and the uid may use it.
 // An object of the kernel (uid 0) is everyone's where the caller says so.
 func (e *entry) use(uid uint16, kernels bool) bool {
@@ -458,7 +473,7 @@ func (h *HCA) createCQRing(in mlx5.CreateCQIn, e *eq) (*cqRing, check) {
 
 func (h *HCA) queryCQ(c command) check {
 	q := h.cqs.get(id24(c))
-	if q == nil || !q.own(c.uid) {
+	if q == nil || !q.ownToQuery(c.uid) {
 		return badCQN
 	}
 	defer q.mu.Unlock()

@@ -580,3 +580,14 @@ func TestFault(t *testing.T) {
 		t.Error("a queue pair that does not exist failed")
 	}
 }
+
+// The driver asks about its users' queues under its own uid.
+func TestKernelQueriesItsUsersQueues(t *testing.T) {
+	r := newRig(t, Config{})
+	if got := mlx5.QueryQPOut(r.must(about(mlx5.OpQueryQP, 0, r.made(r.qp(mlx5.STRC))))).QPC().CQNSnd(); got != r.cqn {
+		t.Errorf("QUERY_QP: CQ %#x, want %#x", got, r.cqn)
+	}
+	if got := mlx5.QueryCQOut(r.must(about(mlx5.OpQueryCQ, 0, r.cqn))).CQContext().CEQNOrApuElement(); uint32(got) != r.eq {
+		t.Errorf("QUERY_CQ: EQ %#x, want %#x", got, r.eq)
+	}
+}

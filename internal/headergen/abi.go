@@ -49,7 +49,14 @@ const uverbs = `
 	MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC
 	MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA
 	MLX5_IB_ALLOC_UCTX_DEVX MLX5_LIB_CAP_4K_UAR MLX5_LIB_CAP_DYN_UAR
-	IB_UVERBS_ACCESS_LOCAL_WRITE IB_UVERBS_ACCESS_REMOTE_WRITE IB_UVERBS_ACCESS_REMOTE_READ IB_UVERBS_ACCESS_REMOTE_ATOMIC`
+	IB_UVERBS_ACCESS_LOCAL_WRITE IB_UVERBS_ACCESS_REMOTE_WRITE IB_UVERBS_ACCESS_REMOTE_READ IB_UVERBS_ACCESS_REMOTE_ATOMIC
+	IB_USER_VERBS_CMD_FLAG_EXTENDED
+	IB_USER_VERBS_CMD_ALLOC_PD IB_USER_VERBS_CMD_DEALLOC_PD IB_USER_VERBS_CMD_REG_MR IB_USER_VERBS_CMD_DEREG_MR
+	IB_USER_VERBS_CMD_CREATE_CQ IB_USER_VERBS_CMD_DESTROY_CQ
+	IB_USER_VERBS_CMD_CREATE_QP IB_USER_VERBS_CMD_QUERY_QP IB_USER_VERBS_CMD_MODIFY_QP IB_USER_VERBS_CMD_DESTROY_QP
+	IB_USER_VERBS_EX_CMD_MODIFY_QP
+	IB_UVERBS_QPT_RC IB_UVERBS_QPT_UC IB_UVERBS_QPT_UD
+	MLX5_QP_FLAG_UAR_PAGE_INDEX MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX`
 
 // ABI returns the generated files of package devx/abi by name.
 func ABI() (map[string][]byte, error) {
@@ -57,7 +64,7 @@ func ABI() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	texts, err := read(dir, "rdma_user_ioctl_cmds.h", "rdma_user_ioctl.h", "ib_user_ioctl_verbs.h", "ib_user_ioctl_cmds.h", "mlx5_user_ioctl_verbs.h", "mlx5_user_ioctl_cmds.h", "mlx5-abi.h")
+	texts, err := read(dir, "rdma_user_ioctl_cmds.h", "rdma_user_ioctl.h", "ib_user_ioctl_verbs.h", "ib_user_ioctl_cmds.h", "ib_user_verbs.h", "mlx5_user_ioctl_verbs.h", "mlx5_user_ioctl_cmds.h", "mlx5-abi.h")
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +73,7 @@ func ABI() (map[string][]byte, error) {
 		return nil, err
 	}
 	var b bytes.Buffer
-	b.WriteString(head + "package abi\n\n// Constants of rdma_user_ioctl_cmds.h, ib_user_ioctl_cmds.h, ib_user_ioctl_verbs.h,\n// mlx5_user_ioctl_cmds.h, mlx5_user_ioctl_verbs.h and mlx5-abi.h (package linux-libc-dev).\nconst (\n")
+	b.WriteString(head + "package abi\n\n// Constants of rdma_user_ioctl_cmds.h, ib_user_ioctl_cmds.h, ib_user_ioctl_verbs.h,\n// ib_user_verbs.h, mlx5_user_ioctl_cmds.h, mlx5_user_ioctl_verbs.h and mlx5-abi.h (package linux-libc-dev).\nconst (\n")
 	for _, n := range strings.Fields(uverbs) {
 		v, ok := h.Value(n)
 		if !ok {
