@@ -470,6 +470,9 @@ func startHCA(ctx context.Context, o *Options, i int, socket string, said io.Wri
 	if o.Profile != "" {
 		args = append(args, "--profile", o.Profile)
 	}
+	for _, f := range o.Faults {
+		args = append(args, "--fault", f)
+	}
 	h := &hca{socket: socket, done: make(chan struct{})}
 	h.cmd = exec.CommandContext(ctx, args[0], args[1:]...)
 	ownGroup(h.cmd)

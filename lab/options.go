@@ -64,6 +64,7 @@ type Options struct {
 	Accel   string   // default AccelAuto
 	Devices int      // how many HCAs
 	Profile string   // of the HCA: "devxlab emu --profile"
+	Faults  []string // of the HCA: "devxlab emu --fault"
 	HCA     []string // program and arguments of the HCA, which gets --socket PATH too; default: devxlab emu
 	Image   string   // default ImageBasic
 	Devxlab string   // the devxlab for the guest, an x86-64 program; default: this program

@@ -93,15 +93,27 @@ const (
 )
 
 // teardownHCA ends whatever there is, as a reset does: the driver that is in a
-// hurry destroys nothing.
+// hurry destroys nothing. A fast teardown is only prepared, since the driver waits
+// for the event of this command; it ends when the driver disables the interface
+// (driver, fw.c mlx5_cmd_fast_teardown_hca), which is the front end's affair.
 func (h *HCA) teardownHCA(c command) check {
-	if mlx5.TeardownHCAIn(c.in).Profile() > teardownFast {
+	profile := mlx5.TeardownHCAIn(c.in).Profile()
+	if profile > teardownFast {
 		return badTeardown
+	}
+	if profile == teardownFast {
+		if h.phaseNow() != phaseRunning {
+			return badPhase
+		}
+		return ok
 	}
 	if refused := h.step(phaseRunning, phaseEnabled); refused != ok {
 		return refused
 	}
 	h.wipe()
+	h.pages.mu.Lock()
+	h.pages.extra = 0
+	h.pages.mu.Unlock()
 	return ok
 }
 
@@ -128,6 +140,7 @@ type pagePool struct {
 	need   int  // pages that the phase and what is alive take
 	asked  int  // requested in an event and not answered
 	denied bool // the last request
+	extra  int  // needed besides: see WantPages; the host's refusal ends it
 	change chan struct{}
 }
 
@@ -270,9 +283,9 @@ func (h *HCA) reserve(n int) check {
 	p := &h.pages
 	p.mu.Lock()
 	objects := h.alive.Add(int64(n))
-	extra := 0
+	extra := p.extra
 	if over := int(objects) - freeObjects; over > 0 {
-		extra = ((over+objectsPerPage-1)/objectsPerPage + pageChunk - 1) / pageChunk * pageChunk
+		extra += ((over+objectsPerPage-1)/objectsPerPage + pageChunk - 1) / pageChunk * pageChunk
 	}
 	p.need = bootPages + initPages + extra
 	defer p.mu.Unlock()
@@ -287,7 +300,7 @@ func (h *HCA) reserve(n int) check {
 	defer limit.Stop()
 	for short := p.need - len(p.list); short > 0; short = p.need - len(p.list) {
 		if p.denied {
-			p.denied = false
+			p.denied, p.extra = false, 0
 			h.alive.Add(-int64(n))
 			return noPages
 		}
@@ -311,6 +324,14 @@ func (h *HCA) reserve(n int) check {
 		}
 	}
 	return ok
+}
+
+// WantPages makes the device need n pages more: the next command that makes an
+// object asks the driver for them, and waits.
+func (h *HCA) WantPages(n int) {
+	h.pages.mu.Lock()
+	h.pages.extra += n
+	h.pages.mu.Unlock()
 }
 
 // requestPages asks the driver for pages, or to take some back (struct
