@@ -69,6 +69,8 @@ type Options struct {
 	Image   string   // default ImageBasic
 	Devxlab string   // the devxlab for the guest, an x86-64 program; default: this program
 
+	ForceOff bool // a guest that does not come down within 15 s of its program's end is cut off; with Faults always
+
 	Timeout  time.Duration // of the machine, from its start; default 10 min
 	Console  io.Writer     // also gets the guest's console
 	Progress io.Writer     // what is being found and downloaded; default os.Stderr

@@ -5,8 +5,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"devxlab.example/batch"
 	"devxlab.example/devx"
@@ -37,6 +41,7 @@ type batchReport struct {
 	Rounds   int            `json:"rounds"` // begun
 	Added    int            `json:"added"`  // transitions, of which each has one outcome
 	Outcomes map[string]int `json:"outcomes"`
+	Errnos   map[string]int `json:"errnos"` // of the system calls that failed
 	TookNS   int64          `json:"took_ns"` // of the groups
 	InFlight int            `json:"in_flight"`
 	Error    string         `json:"error,omitempty"`
@@ -58,7 +63,7 @@ func (c qpBatchCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	r := batchReport{Device: c.Device, QPs: c.QPs, Outcomes: map[string]int{}}
+	r := batchReport{Device: c.Device, QPs: c.QPs, Outcomes: map[string]int{}, Errnos: map[string]int{}}
 	err = c.rounds(e, d, way, &r)
 	err = errors.Join(err, d.Close())
 	if err != nil {
@@ -79,6 +84,9 @@ func (r *batchReport) write(e *env) {
 	var words []string
 	for _, o := range outcomes {
 		words = append(words, fmt.Sprintf("%d %s", r.Outcomes[o.String()], o))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Errnos)) {
+		words = append(words, fmt.Sprintf("%s %d times", name, r.Errnos[name]))
 	}
 	fmt.Fprintf(e.out, "%d transitions of %d queue pairs of %s in %d rounds: %s; in %v, %d in flight at most\n",
 		r.Added, r.QPs, r.Device, r.Rounds, strings.Join(words, ", "), time.Duration(r.TookNS).Round(time.Microsecond), r.InFlight)
@@ -115,6 +123,9 @@ func (c qpBatchCmd) rounds(e *env, d *devx.Device, w way, r *batchReport) (err e
 		err = b.Run(e.ctx)
 		for x := range b.Results() {
 			r.Outcomes[x.Outcome.String()]++
+			if errno := unix.Errno(0); errors.As(x.Err, &errno) {
+				r.Errnos[unix.ErrnoName(errno)]++
+			}
 		}
 		_, most := b.InFlight()
 		r.InFlight, r.TookNS = max(r.InFlight, most), r.TookNS+b.Elapsed().Nanoseconds()

@@ -141,6 +141,7 @@ type pagePool struct {
 	asked  int  // requested in an event and not answered
 	denied bool // the last request
 	extra  int  // needed besides: see WantPages; the host's refusal ends it
+	refuse bool // the next that are given: see WantPages
 	change chan struct{}
 }
 
@@ -192,7 +193,7 @@ func (h *HCA) managePages(c command) check {
 	case pagesCantGive:
 		h.pages.mu.Lock()
 		defer h.pages.mu.Unlock()
-		h.pages.asked, h.pages.denied = 0, h.pages.asked > 0
+		h.pages.asked, h.pages.denied = 0, h.pages.denied || h.pages.asked > 0
 		h.pages.changed()
 		return ok
 	case pagesGive:
@@ -211,6 +212,13 @@ func (h *HCA) givePages(list []byte, n uint32) check {
 	p := &h.pages
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refuse {
+		// Before Linux 5.18 the driver then says that it cannot give, later ones drop
+		// the request (pagealloc.c give_pages): nothing is waited for.
+		p.refuse, p.denied, p.asked = false, p.asked > 0, 0
+		p.changed()
+		return pagesUnasked
+	}
 	if int(n) > max(p.need-len(p.list), 0)+p.asked {
 		return pagesUnasked
 	}
@@ -327,10 +335,12 @@ func (h *HCA) reserve(n int) check {
 }
 
 // WantPages makes the device need n pages more: the next command that makes an
-// object asks the driver for them, and waits.
-func (h *HCA) WantPages(n int) {
+// object asks the driver for them, and waits. With refuse the device does not take
+// what it is given, and the command fails for lack of pages.
+func (h *HCA) WantPages(n int, refuse bool) {
 	h.pages.mu.Lock()
 	h.pages.extra += n
+	h.pages.refuse = refuse
 	h.pages.mu.Unlock()
 }
 

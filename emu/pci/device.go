@@ -42,6 +42,10 @@ const (
 	healthSyn = regHealth + 0x3c
 
 	rfr = 1 << 31 // the device asks for a reset
+
+	// The driver may reset the firmware through nic_interface (health.c
+	// reset_fw_if_needed, MLX5_FW_RESET_SUPPORTED_OFFSET).
+	resetSupported = 1 << 30
 )
 
 // States of the interface to the driver, in bits 8 to 10 of regCmdqLow
@@ -151,6 +155,8 @@ func (d *device) read(off int64) uint32 {
 		return cmdifRev<<16 | fwSub
 	case regCmdTime:
 		return milliseconds(d.f.config.CommandTimeout, defaultCommandTime)
+	case regInit:
+		return resetSupported // and not initialising
 	case regInitTime:
 		// That it is not 0 makes the driver read regCmdTime and the register DTOR.
 		if d.f.config.CommandTimeout == 0 && d.f.config.HealthPoll == 0 {

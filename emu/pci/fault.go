@@ -86,7 +86,7 @@ type Fault struct {
 	Fatal    bool // of health: the device asks for a reset and executes nothing until it gets one
 	EQ       EQKind
 	Pages    int
-	Refuse   bool // of pages: what the driver gives is refused, so that it has to say that it cannot give
+	Refuse   bool // of pages: what the driver gives is refused
 }
 
 // Limits of what a fault says.
@@ -422,10 +422,7 @@ func (f *Function) happen(x Fault) error {
 			return fmt.Errorf("%w %v: the driver has no such queue now", ErrFault, x)
 		}
 	case FaultPages:
-		if x.Refuse {
-			f.refusePages.Store(true)
-		}
-		f.HCA().WantPages(x.Pages)
+		f.HCA().WantPages(x.Pages, x.Refuse)
 	case FaultReset:
 		f.mu.Lock()
 		f.replace()
@@ -480,11 +477,6 @@ func (f *Function) fate(in []byte) (w fate) {
 		return w // no command, as the firmware will say
 	}
 	op := mlx5.OpOf(in)
-	if op == mlx5.OpManagePages && mlx5.ManagePagesIn(in).OpMod() == pagesGive && f.refusePages.Swap(false) {
-		// The driver tells in its next command that it cannot give (pagealloc.c
-		// give_pages, page_notify_fail).
-		w.status = mlx5.StatusBadResState
-	}
 	for _, x := range f.meet(op, mlx5.CmdIn(in).UID() != 0) {
 		f.config.Log("fault at %v: %v", op, x)
 		switch x.Kind {
@@ -505,10 +497,6 @@ func (f *Function) fate(in []byte) (w fate) {
 	}
 	return w
 }
-
-// pagesGive is the op_mod of MANAGE_PAGES that gives (MLX5_PAGES_GIVE in the
-// driver's pagealloc.c).
-const pagesGive = 1
 
 // asyncOverrun is the syndrome of an event queue that overflowed
 // (MLX5_HEALTH_SYNDR_ASYNC_EQ_OVERRUN_ERR in the driver's health.c). Whether a card

@@ -79,9 +79,8 @@ type Function struct {
 	gone    bool         // it does not answer on the bus: FaultUnplug
 	running atomic.Int32 // commands, those of devices that were reset included
 
-	faults      sync.Mutex // of armed; taken last
-	armed       []*armed
-	refusePages atomic.Bool
+	faults sync.Mutex // of armed; taken last
+	armed  []*armed
 }
 
 // New makes a function that is plugged into nothing.
@@ -147,7 +146,6 @@ func (f *Function) Attach(h Host) {
 	f.faults.Lock()
 	f.armed = nil
 	f.faults.Unlock()
-	f.refusePages.Store(false)
 	for _, x := range f.config.Faults {
 		if err := f.Inject(x); err != nil {
 			f.config.Log("%v", err)
