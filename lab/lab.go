@@ -200,7 +200,7 @@ func (r *run) archive(ctx context.Context, p pieces) error {
 	}
 	c := contents{busybox: p.busybox, devxlab: r.o.Devxlab, image: p.image, release: p.kernel.Release, tree: tree,
 		extra: r.o.ExtraModules, params: r.o.Params, put: r.o.Put,
-		job: guest.Job{Args: r.o.Args, Env: r.o.Env, Dir: r.o.Dir, TTY: r.o.TTY, Devices: r.o.Devices}}
+		job: guest.Job{Args: r.o.Args, Env: r.o.Env, Dir: r.o.Dir, TTY: r.o.TTY, Devices: r.o.Devices, ForceOff: r.o.ForceOff || len(r.o.Faults) > 0}}
 	for _, g := range r.o.Get {
 		c.job.Get = append(c.job.Get, guest.Get{Path: g.From, Optional: g.Optional})
 	}
@@ -469,6 +469,9 @@ func startHCA(ctx context.Context, o *Options, i int, socket string, said io.Wri
 	args = append(args, "--socket", socket)
 	if o.Profile != "" {
 		args = append(args, "--profile", o.Profile)
+	}
+	for _, f := range o.Faults {
+		args = append(args, "--fault", f)
 	}
 	h := &hca{socket: socket, done: make(chan struct{})}
 	h.cmd = exec.CommandContext(ctx, args[0], args[1:]...)

@@ -64,9 +64,12 @@ type Options struct {
 	Accel   string   // default AccelAuto
 	Devices int      // how many HCAs
 	Profile string   // of the HCA: "devxlab emu --profile"
+	Faults  []string // of the HCA: "devxlab emu --fault"
 	HCA     []string // program and arguments of the HCA, which gets --socket PATH too; default: devxlab emu
 	Image   string   // default ImageBasic
 	Devxlab string   // the devxlab for the guest, an x86-64 program; default: this program
+
+	ForceOff bool // a guest that does not come down within 15 s of its program's end is cut off; with Faults always
 
 	Timeout  time.Duration // of the machine, from its start; default 10 min
 	Console  io.Writer     // also gets the guest's console

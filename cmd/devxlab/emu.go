@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -24,6 +25,9 @@ type emuCmd struct {
 	Profile        string         `default:"zero" placeholder:"NAME|FILE" help:"What commands cost: a built-in profile or a JSON file."`
 	Latency        *time.Duration `placeholder:"DURATION" help:"Each command takes this long, in the place of the profile's figures."`
 	CommandTimeout time.Duration  `placeholder:"DURATION" help:"How long drivers are told to wait for a command (Linux 5.16 and later); 0: their own 60 s."`
+	HealthPoll     time.Duration  `placeholder:"DURATION" help:"How often drivers are told to look at the health buffer (Linux 5.16 and later); 0: their own 2 s."`
+	Fault          []string       `sep:"none" placeholder:"FAULT" help:"Something that goes wrong, such as silent:op=RTR2RTS_QP,nth=3; may be repeated. See docs/faults.md."`
+	Control        string         `placeholder:"PATH" help:"Unix socket to make; faults that are written to it, one a line, are armed at once."`
 	MAC            string         `placeholder:"ADDRESS" help:"MAC address of the port."`
 	Log            string         `placeholder:"FILE" help:"Write each command that the driver issues, and what it does wrong, to a file."`
 	Once           bool           `help:"End when the first client is gone."`
@@ -54,6 +58,7 @@ func (c emuCmd) Run(e *env) error {
 	}
 	l := log.New(logTo, "", log.Lmicroseconds)
 	config.Log = l.Printf
+	config.Kill = func() { os.Exit(exitOK) } // as abruptly as a signal; what was asked for is no failure
 	if c.Log != "" {
 		config.Trace = func(in, out []byte, took time.Duration) { l.Print(commandLine(in, out, took)) }
 	}
@@ -66,6 +71,14 @@ func (c emuCmd) Run(e *env) error {
 	listener, err := listen(c.Socket)
 	if err != nil {
 		return err
+	}
+	if c.Control != "" {
+		control, err := listen(c.Control)
+		if err != nil {
+			return errors.Join(err, listener.Close())
+		}
+		defer control.Close()
+		go serveFaults(control, f)
 	}
 	var function vfiouser.Function = f
 	if c.Once {
@@ -108,7 +121,14 @@ func (c emuCmd) config() (pci.Config, error) {
 		}
 		p = &copied
 	}
-	config := pci.Config{Profile: p, CommandTimeout: c.CommandTimeout}
+	config := pci.Config{Profile: p, CommandTimeout: c.CommandTimeout, HealthPoll: c.HealthPoll}
+	for _, text := range c.Fault {
+		x, err := pci.ParseFault(text)
+		if err != nil {
+			return config, fmt.Errorf("--fault: %w", err)
+		}
+		config.Faults = append(config.Faults, x)
+	}
 	if c.MAC != "" {
 		mac, err := net.ParseMAC(c.MAC)
 		if err != nil || len(mac) != len(config.MAC) || mac[0]&1 != 0 {
@@ -117,6 +137,34 @@ func (c emuCmd) config() (pci.Config, error) {
 		copy(config.MAC[:], mac)
 	}
 	return config, nil
+}
+
+// serveFaults arms what clients of the control socket write. Each line is answered
+// with "ok", or "error: " and what is wrong with it.
+func serveFaults(l *net.UnixListener, f *pci.Function) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			lines := bufio.NewScanner(c)
+			for lines.Scan() {
+				x, err := pci.ParseFault(lines.Text())
+				if err == nil {
+					err = f.Inject(x)
+				}
+				answer := "ok\n"
+				if err != nil {
+					answer = fmt.Sprintf("error: %v\n", err)
+				}
+				if _, err := io.WriteString(c, answer); err != nil {
+					return
+				}
+			}
+		}()
+	}
 }
 
 // listen makes the socket. One that nobody serves any more makes room for it.

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"io"
@@ -67,6 +68,43 @@ func TestEmu(t *testing.T) {
 	}
 }
 
+// Faults are armed through the control socket, and what is wrong with one is its
+// answer.
+func TestEmuControl(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	c := emuCmd{Socket: filepath.Join(dir, "s"), Control: filepath.Join(dir, "c"), Profile: "zero", Fault: []string{"silent:op=NOP"}, HealthPoll: time.Second}
+	go func() { done <- c.Run(&env{ctx: ctx, out: w, err: io.Discard}) }()
+	if _, err := r.Read(make([]byte, 200)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", c.Control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	for _, tt := range []struct{ line, want string }{
+		{"health:syndrome=0x8", "ok\n"},
+		{"nonsense", "error: fault \"nonsense\": "},
+		{"eq:queue=cmd", "error: fault eq:queue=cmd: the driver has no such queue now\n"},
+		{"silent:op=RTR2RTS_QP,user", "ok\n"},
+	} {
+		if _, err := io.WriteString(conn, tt.line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := answers.ReadString('\n'); err != nil || !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: %q, %v, want %q", tt.line, got, err, tt.want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestEmuErrors(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -81,6 +119,7 @@ func TestEmuErrors(t *testing.T) {
 		{"emu --socket " + file + " --profile nosuch", exitUsage, "nosuch"},
 		{"emu --socket " + file + " --mac ff:ff:ff:ff:ff:ff", exitUsage, "unicast"},
 		{"emu --socket " + file + " --mac x", exitUsage, "unicast"},
+		{"emu --socket " + file + " --fault silent:nth=0", exitUsage, "a number, 1 to"},
 		{"emu --socket " + file + " --latency 2h", exitUsage, "above 1m5s"},
 		{"emu --socket " + file, exitFailed, "address already in use"},
 		{"emu --socket " + file + "/x --log " + file + "/y", exitFailed, "not a directory"},

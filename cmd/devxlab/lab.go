@@ -65,6 +65,7 @@ type labFlags struct {
 	Accel   string            `default:"auto" enum:"auto,kvm,tcg" help:"auto, kvm or tcg: auto is kvm if a guest really starts under it."`
 	Devices int               `default:"1" help:"How many emulated HCAs."`
 	Profile string            `help:"What the HCA's commands cost, as of devxlab emu." placeholder:"PROFILE"`
+	Fault   []string          `sep:"none" help:"Something that goes wrong with each HCA, as of devxlab emu; may be repeated." placeholder:"FAULT"`
 	HCA     string            `name:"hca" env:"DEVXLAB_HCA" help:"Program, with arguments, to start as the HCA instead of devxlab emu; it gets --socket PATH." placeholder:"COMMAND"`
 	Image   string            `default:"basic" enum:"basic,full" help:"basic: busybox and devxlab; full: also rdma-core's tools and tests, perftest, iproute2."`
 	Timeout time.Duration     `placeholder:"TIME" help:"Limit for the machine, from its start; default 10m, for a shell 24h."`
@@ -122,7 +123,7 @@ func split(s, orElse string) lab.Copy {
 // options are what the flags say.
 func (f labFlags) options(e *env) (lab.Options, error) {
 	o := lab.Options{Kernel: f.Kernel, Modules: f.Modules, ExtraModules: f.Module, Params: f.Param, Append: f.Append, SMP: f.SMP, MemMB: f.Mem, Accel: f.Accel,
-		Devices: f.Devices, Profile: f.Profile, HCA: strings.Fields(f.HCA), Image: f.Image, Timeout: f.Timeout, Env: f.Env,
+		Devices: f.Devices, Profile: f.Profile, Faults: f.Fault, HCA: strings.Fields(f.HCA), Image: f.Image, Timeout: f.Timeout, Env: f.Env,
 		Stdin: e.in, Stdout: e.out, Stderr: e.err, Progress: e.err}
 	if f.Console {
 		o.Console = e.err

@@ -36,6 +36,9 @@ type Config struct {
 	Vectors   int              // 1 to 2048
 	UARs      int              // doorbell pages, from the sixth on; 0: 65536
 	MAC       [6]byte          // of the port
+
+	HealthPoll time.Duration // how often the driver is told to look at the health buffer; 0: DefaultHealthPoll
+	Overflow   func()        // called when an event queue other than one of completions has overflowed; must not block
 }
 
 // HCA is an emulated device. Its methods may be called at the same time.
@@ -67,17 +70,19 @@ type HCA struct {
 	objects sync.Mutex
 
 	// The rest is nil or zero without Memory.
-	mem       Memory
-	interrupt func(vector int)
-	vectors   int
-	down      chan struct{} // closed by Shut
-	driver    *driverCaps
-	boot      boot
-	pages     pagePool
-	alive     atomic.Int64 // objects that the pages are for
-	vport     vport
-	routes    [256]atomic.Pointer[eqRing] // by event type
-	rootTable uint32                      // under objects
+	mem        Memory
+	interrupt  func(vector int)
+	vectors    int
+	healthPoll time.Duration
+	overflow   func()
+	down       chan struct{} // closed by Shut
+	driver     *driverCaps
+	boot       boot
+	pages      pagePool
+	alive      atomic.Int64 // objects that the pages are for
+	vport      vport
+	routes     [256]atomic.Pointer[eqRing] // by event type
+	rootTable  uint32                      // under objects
 
 	xrcds, tds, tiss, tirs, rqts, sqs, rqs, srqs, fts, fgs *table[resource]
 
@@ -216,6 +221,16 @@ func New(c Config) (*HCA, error) {
 
 // host makes the device one that a driver boots.
 func (h *HCA) host(c Config) error {
+	if c.HealthPoll == 0 {
+		c.HealthPoll = DefaultHealthPoll
+	}
+	if c.HealthPoll < time.Millisecond || c.HealthPoll > MaxTimeout {
+		return fmt.Errorf("emu: health poll interval %v is not within 1ms to %v", c.HealthPoll, MaxTimeout)
+	}
+	if c.Overflow == nil {
+		c.Overflow = func() {}
+	}
+	h.healthPoll, h.overflow = c.HealthPoll, c.Overflow
 	if c.Interrupt == nil || c.Vectors < 1 || c.Vectors > 2048 || c.UARs < 0 || c.UARs > 1<<16 {
 		return fmt.Errorf("emu: a device with memory needs Interrupt, 1 to 2048 vectors and at most 65536 UARs, not %d and %d", c.Vectors, c.UARs)
 	}

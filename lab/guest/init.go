@@ -23,6 +23,7 @@ const (
 	patience  = 20 * time.Second // for what the kernel does by itself, under emulation
 	probeWait = 3 * time.Second  // a probe that is asynchronous; others are over when the module is loaded
 	byeWait   = 5 * time.Second
+	offWait   = 15 * time.Second
 	pollEvery = 10 * time.Millisecond
 )
 
@@ -41,6 +42,15 @@ func Init() error {
 	}
 	unix.Sync()
 	return unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// cutOff ends a machine whose kernel does not come down: a driver may wait for
+// ever for a device that was made to fail (mlx5_core's cmd.c, mlx5_cmd_flush, for a
+// command that was never answered).
+func cutOff() {
+	time.Sleep(offWait)
+	fmt.Fprintf(os.Stderr, "devxlab init: the kernel has not come down within %v: cut off\n", offWait)
+	_ = os.WriteFile("/proc/sysrq-trigger", []byte("b"), 0)
 }
 
 func guarded() (err error) {
@@ -79,6 +89,9 @@ func boot() error {
 	var job Job
 	if err := json.Unmarshal(b, &job); err != nil {
 		return fmt.Errorf("%s: %w", JobFile, err)
+	}
+	if job.ForceOff {
+		defer func() { go cutOff() }()
 	}
 	loadErr := load(job.Modules)
 	_ = unix.Mount("config", "/sys/kernel/config", "configfs", 0, "") // rdma_cm brings it
