@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -426,10 +427,10 @@ func TestSendNOP(t *testing.T) {
 	}
 }
 
-// settle waits until a queue has done what it was told of.
-func (h *host) settle(number uint32) {
-	q := h.h.sendQueueOf(number)
-	for q.pending.Load() != 0 {
+// settle waits until the device has done what it was told of.
+func (h *host) settle(uint32) {
+	for !h.h.port.idle() {
+		runtime.Gosched()
 	}
 }
 
