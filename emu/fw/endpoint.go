@@ -297,7 +297,8 @@ func (e *endpoint) completeRecv(h *HCA, index uint16, c *cqe, solicited bool) {
 	}
 }
 
-// failSend completes a request with an error and brings the queue pair to ERR.
+// failSend completes the oldest request with an error and brings the queue pair
+// to ERR.
 func (e *endpoint) failSend(h *HCA, w *wqe, f *failure) {
 	e.count(ctrReqCQEError)
 	switch f {
@@ -321,6 +322,7 @@ func (e *endpoint) failSend(h *HCA, w *wqe, f *failure) {
 		e.count(ctrReqBadResponse)
 	}
 	e.completeSend(h, w, f.completion(cqeRequestErr))
+	e.req.pop()
 	e.setState(h, mlx5.StateErr)
 }
 

@@ -16,6 +16,7 @@ type timers struct {
 	queue  timerQueue
 	alarm  alarm // nil: nobody waits
 	closed bool
+	seq    uint64
 }
 
 // timer is one instant, or none. Its owner's ring is called when it has come,
@@ -59,7 +60,8 @@ func (t *timers) set(x *timer, at time.Duration) {
 	if t.closed {
 		return
 	}
-	x.at = at
+	x.at, x.seq = at, t.seq
+	t.seq++
 	if x.pos == 0 {
 		heap.Push(&t.queue, x)
 	} else {
