@@ -75,7 +75,7 @@ func newNet(t testing.TB) *net {
 	n.clock.Busy(1) // the test itself
 	t.Cleanup(func() { n.clock.Busy(-1) })
 	for i := range n.host {
-		n.host[i] = newHost(t, Config{Clock: n.clock, MAC: macOf(i)})
+		n.host[i] = newHost(t, Config{Clock: n.clock, MAC: macOf(i), Memory: newMemory(8 << 20)})
 		n.host[i].address(i)
 	}
 	for i := range n.link {

@@ -20,7 +20,7 @@ type memory struct {
 	next uint64 // of the pages that nobody has taken
 }
 
-func newMemory() *memory { return &memory{b: make([]byte, 64<<20), next: 1 << 20} }
+func newMemory(bytes int) *memory { return &memory{b: make([]byte, bytes), next: 1 << 20} }
 
 var errNoMemory = errors.New("no memory there")
 
@@ -103,7 +103,10 @@ func (h *host) signalled(vector int) int {
 // newUnbooted returns a device that no driver has touched.
 func newUnbooted(t testing.TB, c Config) *host {
 	t.Helper()
-	h := &host{mem: newMemory(), signals: map[int]int{}}
+	h := &host{signals: map[int]int{}}
+	if h.mem, _ = c.Memory.(*memory); h.mem == nil {
+		h.mem = newMemory(64 << 20)
+	}
 	c.Memory, c.Interrupt, c.Vectors = h.mem, h.interrupt, 8
 	h.rig = rig{t: t, h: newHCA(t, c)}
 	return h

@@ -50,6 +50,7 @@ type job struct {
 	va, left uint64
 	key      uint32
 	begun    bool
+	repeat   bool // of something that was asked for again
 }
 
 type jobKind uint8
@@ -176,26 +177,27 @@ func (e *endpoint) again(h *HCA, k *packet) {
 	for i := range p.kept {
 		x := &p.kept[i]
 		d := psnDiff(k.psn, x.first)
-		if d < 0 || d >= int(x.packets) || p.pending() > 2*p.most {
+		if d < 0 || d >= int(x.packets) || p.pending(true) >= p.most {
 			continue
 		}
 		switch {
 		case x.atomic && k.parts&hasAtomicETH != 0:
-			p.push(job{kind: jobAtomic, psn: k.psn, original: x.original})
+			p.push(job{kind: jobAtomic, psn: k.psn, original: x.original, repeat: true})
 		case !x.atomic && k.parts&hasRETH != 0:
 			va, key, n := k.reth()
 			if uint64(n) <= uint64(int(x.packets)-d)*uint64(e.mtu) && (n == 0 || h.allows(&e.who, key, va, uint64(n), remoteRead)) {
-				p.push(job{kind: jobRead, psn: k.psn, va: va, key: key, left: uint64(n)})
+				p.push(job{kind: jobRead, psn: k.psn, va: va, key: key, left: uint64(n), repeat: true})
 			}
 		}
 		return
 	}
 }
 
-// pending counts the READs and atomics that are being answered.
-func (p *responder) pending() (n int) {
+// pending counts the READs and atomics that are being answered: for the first
+// time, or again.
+func (p *responder) pending(again bool) (n int) {
 	for i := range p.jobs {
-		if p.jobs[i].kind >= jobAtomic {
+		if p.jobs[i].kind >= jobAtomic && p.jobs[i].repeat == again {
 			n++
 		}
 	}
@@ -393,7 +395,7 @@ func (e *endpoint) acceptRead(h *HCA, k *packet) outcome {
 	p := &e.rsp
 	va, key, n := k.reth()
 	switch {
-	case !p.rre || n > 1<<31 || len(k.payload) > 0 || p.pending() >= p.most:
+	case !p.rre || n > 1<<31 || len(k.payload) > 0 || p.pending(false) >= p.most:
 		return badRequest
 	case n > 0 && !h.allows(&e.who, key, va, uint64(n), remoteRead):
 		return badAccess
@@ -412,7 +414,7 @@ func (e *endpoint) acceptAtomic(h *HCA, k *packet) outcome {
 	p := &e.rsp
 	va, key, swap, compare := k.atomicETH()
 	switch {
-	case !p.rae || va%atomicBytes != 0 || len(k.payload) > 0 || p.pending() >= p.most:
+	case !p.rae || va%atomicBytes != 0 || len(k.payload) > 0 || p.pending(false) >= p.most:
 		return badRequest
 	case !h.allows(&e.who, key, va, atomicBytes, remoteAtomic):
 		return badAccess
