@@ -145,7 +145,7 @@ func TestHCA(t *testing.T) {
 	o.Devices, o.Profile, o.Faults = 2, "p", []string{"silent:op=NOP,nth=2", "reset"}
 	// It makes its socket, says with what it was started, and stays.
 	with := filepath.Join(t.TempDir(), "with")
-	o.HCA = []string{script(t, "echo \"$@\" > "+with+"; : > \"$2\"; exec sleep 1000")}
+	o.HCA = []string{script(t, "echo \"$@\" > "+with+"; : > \"$2\"; : > \"$4\"; exec sleep 1000")}
 	r, err := Run(t.Context(), o)
 	if b, err := os.ReadFile(with); err != nil || !strings.HasSuffix(string(b), " --profile p --fault silent:op=NOP,nth=2 --fault reset\n") {
 		t.Errorf("started with %q, %v", b, err)

@@ -41,7 +41,7 @@ type batchReport struct {
 	Rounds   int            `json:"rounds"` // begun
 	Added    int            `json:"added"`  // transitions, of which each has one outcome
 	Outcomes map[string]int `json:"outcomes"`
-	Errnos   map[string]int `json:"errnos"` // of the system calls that failed
+	Errnos   map[string]int `json:"errnos"`  // of the system calls that failed
 	TookNS   int64          `json:"took_ns"` // of the groups
 	InFlight int            `json:"in_flight"`
 	Error    string         `json:"error,omitempty"`

@@ -76,6 +76,7 @@ type Function struct {
 	host    Host // nil: none
 	space   space
 	dev     *device
+	wire    fw.Wire      // of the port; nil: none
 	gone    bool         // it does not answer on the bus: FaultUnplug
 	running atomic.Int32 // commands, those of devices that were reset included
 
@@ -152,6 +153,19 @@ func (f *Function) Attach(h Host) {
 		}
 	}
 }
+
+// Connect gives the port a wire; nil takes it away. The wire stays when the
+// function is reset.
+func (f *Function) Connect(w fw.Wire) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wire = w
+	f.dev.hca.Connect(w)
+}
+
+// Receive takes a frame that arrives at the port; it belongs to the function
+// from then on.
+func (f *Function) Receive(frame []byte) { f.device().hca.Receive(frame) }
 
 // Detach pulls it out. When it returns, the host's methods are no longer
 // called.
