@@ -166,7 +166,7 @@ func (c emuCmd) config() (pci.Config, error) {
 		}
 		p = &copied
 	}
-	config := pci.Config{Profile: p, CommandTimeout: c.CommandTimeout, HealthPoll: c.HealthPoll}
+	config := pci.Config{Profile: p, MAC: pci.DefaultMAC, CommandTimeout: c.CommandTimeout, HealthPoll: c.HealthPoll}
 	for _, text := range c.Fault {
 		x, err := pci.ParseFault(text)
 		if err != nil {

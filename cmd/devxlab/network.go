@@ -56,7 +56,11 @@ func (c emuCmd) network() (*network, error) {
 		return nil, err
 	}
 	n.tap = wire.NewTap(n.file, wire.TapOptions{Epoch: began, Drops: true})
-	for i, p := range n.ports {
+	tapped := n.ports
+	if len(n.ports) == 2 {
+		tapped = n.ports[:1] // everything passes it, and nothing twice
+	}
+	for i, p := range tapped {
 		if err := p.Tap(n.tap, fmt.Sprintf("card %d", i+1)); err != nil {
 			return nil, errors.Join(err, n.close())
 		}

@@ -41,7 +41,7 @@ type Config struct {
 	// the time of the driver's worker, and here a real driver takes it. Its Slots
 	// decide how many commands the queue holds: 2^n - 1 of them, and one for pages.
 	Profile  *fw.Profile
-	MAC      [6]byte // of the port; zero: 0c:42:a1:00:00:01
+	MAC      [6]byte // of the port; zero: DefaultMAC
 	LogMaxQP int     // as in fw.Config
 	Seed     uint64  // as in fw.Config
 
@@ -66,6 +66,9 @@ const (
 	uarPage  = 4096
 	firstUAR = 6
 )
+
+// DefaultMAC is a port's address if none is given.
+var DefaultMAC = [6]byte{0x0c, 0x42, 0xa1, 0, 0, 1}
 
 // Function is one PCI function. Its methods may be called at the same time.
 type Function struct {
@@ -100,7 +103,7 @@ func New(c Config) (*Function, error) {
 	}
 	c.Profile = &p
 	if c.MAC == [6]byte{} {
-		c.MAC = [6]byte{0x0c, 0x42, 0xa1, 0, 0, 1}
+		c.MAC = DefaultMAC
 	}
 	if c.CommandTimeout < 0 || c.CommandTimeout > fw.MaxTimeout {
 		return nil, fmt.Errorf("pci: command time-out %v is not within 0 to %v", c.CommandTimeout, fw.MaxTimeout)
