@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -192,12 +193,10 @@ func devicesUp(n int) error {
 	}
 	defer unix.Close(s)
 	links, _ := os.ReadDir("/sys/class/net")
-	host := 0
 	for _, l := range links {
 		driver, _ := os.Readlink(filepath.Join("/sys/class/net", l.Name(), "device/driver"))
 		if filepath.Base(driver) == "mlx5_core" {
-			host++
-			if err := address(s, l.Name(), [4]byte{192, 168, 7, byte(host)}); err != nil {
+			if err := address(s, l.Name(), [4]byte{192, 168, 7, hostNumber(l.Name())}); err != nil {
 				return fmt.Errorf("address of %s: %w", l.Name(), err)
 			}
 		}
@@ -228,6 +227,17 @@ func devicesUp(n int) error {
 		}
 	}
 	return nil
+}
+
+// hostNumber is the last byte of a link's address, so that cards on one wire
+// have IP addresses of their own in whichever guest they are.
+func hostNumber(link string) byte {
+	b, _ := os.ReadFile(filepath.Join("/sys/class/net", link, "address"))
+	mac, _ := net.ParseMAC(strings.TrimSpace(string(b)))
+	if len(mac) == 0 {
+		return 1
+	}
+	return min(max(mac[len(mac)-1], 1), 254)
 }
 
 func up(s int, name string) error {
