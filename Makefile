@@ -7,6 +7,8 @@
 # make lab     boots a virtual machine whose own mlx5 driver drives the emulated HCA,
 #              and tests that; the first time it fetches QEMU and a kernel into the
 #              user's cache
+# make lab-faults   the faults of the lab that take minutes: 60 s without an answer, two
+#              CPUs, each kernel
 # make lint    gofmt, vet, staticcheck, govulncheck
 # make race    the tests under the race detector, and with a collector that runs
 #              all the time (needs a C compiler)
@@ -25,7 +27,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lab-faults lint race fuzz cross generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -51,6 +53,9 @@ test: gocheck
 
 lab: gocheck
 	@DEVXLAB_REQUIRE=lab $(GO) test -count=1 -run '^TestLab' -v ./lab
+
+lab-faults: gocheck
+	@DEVXLAB_REQUIRE=lab,faults DEVXLAB_FAULTS=all $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
 
 lint: gocheck
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) || exit 1; test -z "$$bad" || { echo "not gofmt-clean: $$bad"; exit 1; }

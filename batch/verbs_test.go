@@ -146,7 +146,7 @@ func TestSerialVerbsOutcomes(t *testing.T) {
 
 // In process there are no verbs, and New says so.
 func TestSerialVerbsInProcess(t *testing.T) {
-	d, _ := open(t, "")
+	d, _ := emulate(t, "")
 	if _, err := batch.New(d, batch.Options{Strategy: batch.SerialVerbs()}); !errors.Is(err, devx.ErrNoVerbs) || !strings.Contains(err.Error(), "serial-verbs") {
 		t.Errorf("%v", err)
 	}

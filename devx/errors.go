@@ -49,8 +49,10 @@ func contextError(name string, err, plain unix.Errno) error {
 		return fmt.Errorf("devx: %s: %w: the file knows no ioctl that opens a context (%w); it came with Linux 5.6, and a uverbs node has it", name, ErrNoDevX, err)
 	case plain == 0:
 		return fmt.Errorf("devx: %s: %w: a context opens without it, but not with it (%w); the firmware needs log_max_uctx > 0, and a free user context", name, ErrNoDevX, err)
-	case err == unix.EIO || err == unix.ENXIO || err == unix.ENODEV:
+	case err == unix.EIO || err == unix.ENXIO || err == unix.ENODEV || err == unix.ENOLINK:
 		return goneError(name, err)
+	case err == unix.ETIMEDOUT:
+		return fmt.Errorf("devx: %s: no context: %w; the firmware did not answer in time: see dmesg", name, err)
 	case err == unix.ENOMEM:
 		return fmt.Errorf("devx: %s: no context: %w; user contexts may be used up: look for processes that hold /dev/infiniband/uverbs* open", name, err)
 	}
@@ -69,7 +71,7 @@ func goneError(name string, err error) error {
 // may have reached the device, and nobody heard the answer.
 func lostAnswer(e unix.Errno) bool {
 	switch e {
-	case unix.EIO, unix.ENXIO, unix.ENODEV, unix.ETIMEDOUT:
+	case unix.EIO, unix.ENXIO, unix.ENODEV, unix.ENOLINK, unix.ETIMEDOUT:
 		return true
 	}
 	return false

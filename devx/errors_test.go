@@ -469,7 +469,7 @@ func TestMemoryOfLostQP(t *testing.T) {
 	for _, c := range []struct {
 		errno   unix.Errno
 		unknown bool
-	}{{unix.EINVAL, false}, {unix.ETIMEDOUT, true}, {unix.EIO, true}, {unix.ENOMEM, false}} {
+	}{{unix.EINVAL, false}, {unix.ETIMEDOUT, true}, {unix.EIO, true}, {unix.ENOLINK, true}, {unix.EBADR, false}, {unix.ENOMEM, false}} {
 		before := at()
 		losing.errno = c.errno
 		if _, err := d.NewQP(devx.QPConfig{Transport: mlx5.STUD}); !errors.Is(err, c.errno) || devx.Unknown(err) != c.unknown {

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -200,7 +201,7 @@ func (r *run) archive(ctx context.Context, p pieces) error {
 	}
 	c := contents{busybox: p.busybox, devxlab: r.o.Devxlab, image: p.image, release: p.kernel.Release, tree: tree,
 		extra: r.o.ExtraModules, params: r.o.Params, put: r.o.Put,
-		job: guest.Job{Args: r.o.Args, Env: r.o.Env, Dir: r.o.Dir, TTY: r.o.TTY, Devices: r.o.Devices}}
+		job: guest.Job{Args: r.o.Args, Env: r.o.Env, Dir: r.o.Dir, TTY: r.o.TTY, Devices: r.o.Devices + len(r.o.Sockets), ForceOff: r.o.ForceOff || len(r.o.Faults) > 0}}
 	for _, g := range r.o.Get {
 		c.job.Get = append(c.job.Get, guest.Get{Path: g.From, Optional: g.Optional})
 	}
@@ -266,19 +267,18 @@ func (r *run) machine(parent context.Context, console io.Writer, began time.Time
 			_ = c.Close()
 		})
 	}
-	var hcas []*hca
-	defer func() {
-		for _, h := range hcas {
-			h.stop()
+	r.m.devices = append(r.m.devices, r.o.Sockets...)
+	var cards *hca // those of this machine's own
+	if r.o.Devices > 0 {
+		var sockets []string
+		for i := range r.o.Devices {
+			sockets = append(sockets, filepath.Join(r.dir, fmt.Sprintf("hca-%d.sock", i)))
 		}
-	}()
-	for i := range r.o.Devices {
-		h, err := startHCA(ctx, r.o, i, filepath.Join(r.dir, fmt.Sprintf("hca-%d.sock", i)), &r.said)
-		if err != nil {
+		if cards, err = startHCA(ctx, r.o, sockets, &r.said); err != nil {
 			return err
 		}
-		hcas = append(hcas, h)
-		r.m.devices = append(r.m.devices, h.socket)
+		defer cards.stop()
+		r.m.devices = append(r.m.devices, sockets...)
 	}
 	args := r.m.args()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -327,10 +327,8 @@ func (r *run) machine(parent context.Context, console io.Writer, began time.Time
 	case !r.exited:
 		err = errors.New("the machine was off before its program ended")
 	}
-	for _, h := range hcas {
-		if e := h.ended(); e != nil && !reached {
-			err = errors.Join(err, e)
-		}
+	if cards != nil && !reached {
+		err = errors.Join(err, cards.ended())
 	}
 	return errors.Join(r.watch.err(), r.problem, err)
 }
@@ -444,16 +442,16 @@ func (r *run) feed(ctx context.Context, w *guest.Writer) {
 	_ = w.Frame(guest.Stdin, nil)
 }
 
-// hca is a process that is a device.
+// hca is a process that is a machine's devices.
 type hca struct {
-	cmd    *exec.Cmd
-	socket string
-	done   chan struct{}
-	err    error // once done is closed
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // once done is closed
 }
 
-// startHCA starts a device and waits until it can be attached.
-func startHCA(ctx context.Context, o *Options, i int, socket string, said io.Writer) (*hca, error) {
+// startHCA starts devices, one for each socket, and waits until they can be
+// attached.
+func startHCA(ctx context.Context, o *Options, sockets []string, said io.Writer) (*hca, error) {
 	const patience = 20 * time.Second
 	args := append([]string(nil), o.HCA...)
 	if len(args) == 0 {
@@ -462,15 +460,23 @@ func startHCA(ctx context.Context, o *Options, i int, socket string, said io.Wri
 			return nil, err
 		}
 		args = []string{self, "emu"}
-		if i > 0 { // of the first it is the default
-			args = append(args, "--mac", fmt.Sprintf("0c:42:a1:00:00:%02x", i+1))
-		}
 	}
-	args = append(args, "--socket", socket)
+	for _, s := range sockets {
+		args = append(args, "--socket", s)
+	}
 	if o.Profile != "" {
 		args = append(args, "--profile", o.Profile)
 	}
-	h := &hca{socket: socket, done: make(chan struct{})}
+	for _, f := range o.Faults {
+		args = append(args, "--fault", f)
+	}
+	if o.Wire != "" {
+		args = append(args, "--wire", o.Wire)
+	}
+	if o.Tap != "" {
+		args = append(args, "--tap", o.Tap)
+	}
+	h := &hca{done: make(chan struct{})}
 	h.cmd = exec.CommandContext(ctx, args[0], args[1:]...)
 	ownGroup(h.cmd)
 	h.cmd.Stdout, h.cmd.Stderr = said, said
@@ -478,15 +484,16 @@ func startHCA(ctx context.Context, o *Options, i int, socket string, said io.Wri
 		return nil, fmt.Errorf("HCA: %w", err)
 	}
 	go func() { h.err = h.cmd.Wait(); close(h.done) }()
-	for until := time.Now().Add(patience); !exists(socket); {
+	missing := func(socket string) bool { return !exists(socket) }
+	for until := time.Now().Add(patience); slices.ContainsFunc(sockets, missing); {
 		select {
 		case <-h.done:
-			return nil, fmt.Errorf("the HCA ended before it made its socket (%v): %s: %s", h.cmd.ProcessState, quote(args), said)
+			return nil, fmt.Errorf("the HCA ended before it made its sockets (%v): %s: %s", h.cmd.ProcessState, quote(args), said)
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(until) {
 			h.stop()
-			return nil, fmt.Errorf("the HCA has not made its socket within %v: %s: %s", patience, quote(args), said)
+			return nil, fmt.Errorf("the HCA has not made its sockets within %v: %s: %s", patience, quote(args), said)
 		}
 	}
 	return h, nil

@@ -64,9 +64,15 @@ type Options struct {
 	Accel   string   // default AccelAuto
 	Devices int      // how many HCAs
 	Profile string   // of the HCA: "devxlab emu --profile"
-	HCA     []string // program and arguments of the HCA, which gets --socket PATH too; default: devxlab emu
+	Faults  []string // of the HCA: "devxlab emu --fault"
+	Wire    string   // between HCAs: "devxlab emu --wire"
+	Tap     string   // pcapng file that gets what is on it: "devxlab emu --tap"
+	HCA     []string // program and arguments of the HCAs, which gets --socket PATH for each too; default: devxlab emu
+	Sockets []string // of HCAs that run already, so that two machines can share a wire; before Devices
 	Image   string   // default ImageBasic
 	Devxlab string   // the devxlab for the guest, an x86-64 program; default: this program
+
+	ForceOff bool // a guest that does not come down within 15 s of its program's end is cut off; with Faults always
 
 	Timeout  time.Duration // of the machine, from its start; default 10 min
 	Console  io.Writer     // also gets the guest's console
@@ -117,8 +123,8 @@ func (o *Options) check() error {
 		return bad("%d CPUs: 1 to %d", o.SMP, maxSMP)
 	case o.MemMB < minMemMB || o.MemMB > maxMemMB:
 		return bad("%d MiB of memory: %d to %d", o.MemMB, minMemMB, maxMemMB)
-	case o.Devices < 0 || o.Devices > maxDevices:
-		return bad("%d devices: 0 to %d", o.Devices, maxDevices)
+	case o.Devices < 0 || o.Devices+len(o.Sockets) > maxDevices:
+		return bad("%d devices: 0 to %d", o.Devices+len(o.Sockets), maxDevices)
 	case o.Timeout < 0:
 		return bad("time limit %v: above 0", o.Timeout)
 	case o.Accel != AccelAuto && o.Accel != AccelKVM && o.Accel != AccelTCG:

@@ -142,10 +142,14 @@ func TestRunLimits(t *testing.T) {
 
 func TestHCA(t *testing.T) {
 	o := fakeLab(t, "ok")
-	o.Devices, o.Profile = 2, "p"
+	o.Devices, o.Profile, o.Faults = 2, "p", []string{"silent:op=NOP,nth=2", "reset"}
 	// It makes its socket, says with what it was started, and stays.
-	o.HCA = []string{script(t, "echo started with \"$@\" >&2; : > \"$2\"; exec sleep 1000")}
+	with := filepath.Join(t.TempDir(), "with")
+	o.HCA = []string{script(t, "echo \"$@\" > "+with+"; : > \"$2\"; : > \"$4\"; exec sleep 1000")}
 	r, err := Run(t.Context(), o)
+	if b, err := os.ReadFile(with); err != nil || !strings.HasSuffix(string(b), " --profile p --fault silent:op=NOP,nth=2 --fault reset\n") {
+		t.Errorf("started with %q, %v", b, err)
+	}
 	if err != nil || strings.Count(strings.Join(r.Command, " "), "vfio-user-pci") != 2 {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -1209,11 +1209,23 @@ func (v HCACap) LogMaxMKey() uint8 { return v[29] >> 0 & 0x3f }
 // SetLogMaxMKey sets log_max_mkey; higher bits of x are dropped.
 func (v HCACap) SetLogMaxMKey(x uint8) { v[29] = v[29]&^(0x3f<<0) | x&0x3f<<0 }
 
+// FastTeardown returns fast_teardown (1 bits at bit 0xfb).
+func (v HCACap) FastTeardown() bool { return v[31]&0x10 != 0 }
+
+// SetFastTeardown sets fast_teardown.
+func (v HCACap) SetFastTeardown(x bool) { v[31] = bit(v[31], 0x10, x) }
+
 // LogMaxEQ returns log_max_eq (4 bits at bit 0xfc).
 func (v HCACap) LogMaxEQ() uint8 { return v[31] >> 0 & 0xf }
 
 // SetLogMaxEQ sets log_max_eq; higher bits of x are dropped.
 func (v HCACap) SetLogMaxEQ(x uint8) { v[31] = v[31]&^(0xf<<0) | x&0xf<<0 }
+
+// ForceTeardown returns force_teardown (1 bits at bit 0x110).
+func (v HCACap) ForceTeardown() bool { return v[34]&0x80 != 0 }
+
+// SetForceTeardown sets force_teardown.
+func (v HCACap) SetForceTeardown(x bool) { v[34] = bit(v[34], 0x80, x) }
 
 // LogMaxBSFListSize returns log_max_bsf_list_size (6 bits at bit 0x112).
 func (v HCACap) LogMaxBSFListSize() uint8 { return v[34] >> 0 & 0x3f }
@@ -4651,6 +4663,66 @@ func (v PAOSReg) E() uint8 { return v[7] >> 0 & 0x3 }
 
 // SetE sets e; higher bits of x are dropped.
 func (v PAOSReg) SetE(x uint8) { v[7] = v[7]&^(0x3<<0) | x&0x3<<0 }
+
+// DtorReg is a view of struct mlx5_ifc_dtor_reg_bits.
+type DtorReg []byte
+
+// DtorRegSize is the size of a DtorReg in bytes, without a trailing array.
+const DtorRegSize = 64
+
+// PcieToggleTo returns the 4 bytes of pcie_toggle_to, which alias v.
+func (v DtorReg) PcieToggleTo() DefaultTimeout { return DefaultTimeout(v[4:8:8]) }
+
+// HealthPollTo returns the 4 bytes of health_poll_to, which alias v.
+func (v DtorReg) HealthPollTo() DefaultTimeout { return DefaultTimeout(v[20:24:24]) }
+
+// FullCrdumpTo returns the 4 bytes of full_crdump_to, which alias v.
+func (v DtorReg) FullCrdumpTo() DefaultTimeout { return DefaultTimeout(v[24:28:28]) }
+
+// FwResetTo returns the 4 bytes of fw_reset_to, which alias v.
+func (v DtorReg) FwResetTo() DefaultTimeout { return DefaultTimeout(v[28:32:32]) }
+
+// FlushOnErrTo returns the 4 bytes of flush_on_err_to, which alias v.
+func (v DtorReg) FlushOnErrTo() DefaultTimeout { return DefaultTimeout(v[32:36:36]) }
+
+// PCISyncUpdateTo returns the 4 bytes of pci_sync_update_to, which alias v.
+func (v DtorReg) PCISyncUpdateTo() DefaultTimeout { return DefaultTimeout(v[36:40:40]) }
+
+// TearDownTo returns the 4 bytes of tear_down_to, which alias v.
+func (v DtorReg) TearDownTo() DefaultTimeout { return DefaultTimeout(v[40:44:44]) }
+
+// FsmReactivateTo returns the 4 bytes of fsm_reactivate_to, which alias v.
+func (v DtorReg) FsmReactivateTo() DefaultTimeout { return DefaultTimeout(v[44:48:48]) }
+
+// ReclaimPagesTo returns the 4 bytes of reclaim_pages_to, which alias v.
+func (v DtorReg) ReclaimPagesTo() DefaultTimeout { return DefaultTimeout(v[48:52:52]) }
+
+// ReclaimVfsPagesTo returns the 4 bytes of reclaim_vfs_pages_to, which alias v.
+func (v DtorReg) ReclaimVfsPagesTo() DefaultTimeout { return DefaultTimeout(v[52:56:56]) }
+
+// ResetUnloadTo returns reset_unload_to (32 bits at bit 0x1c0).
+func (v DtorReg) ResetUnloadTo() uint32 { return binary.BigEndian.Uint32(v[56:]) }
+
+// SetResetUnloadTo sets reset_unload_to.
+func (v DtorReg) SetResetUnloadTo(x uint32) { binary.BigEndian.PutUint32(v[56:], x) }
+
+// DefaultTimeout is a view of struct mlx5_ifc_default_timeout_bits.
+type DefaultTimeout []byte
+
+// DefaultTimeoutSize is the size of a DefaultTimeout in bytes, without a trailing array.
+const DefaultTimeoutSize = 4
+
+// ToMultiplier returns to_multiplier (3 bits at bit 0x0).
+func (v DefaultTimeout) ToMultiplier() uint8 { return v[0] >> 5 & 0x7 }
+
+// SetToMultiplier sets to_multiplier; higher bits of x are dropped.
+func (v DefaultTimeout) SetToMultiplier(x uint8) { v[0] = v[0]&^(0x7<<5) | x&0x7<<5 }
+
+// ToValue returns to_value (20 bits at bit 0xc).
+func (v DefaultTimeout) ToValue() uint32 { return uint32(get32(v[0:], 0, 20)) }
+
+// SetToValue sets to_value; higher bits of x are dropped.
+func (v DefaultTimeout) SetToValue(x uint32) { put32(v[0:], 0, 20, uint32(x)) }
 
 // MADIfcIn is a view of struct mlx5_ifc_mad_ifc_in_bits.
 type MADIfcIn []byte
@@ -12097,6 +12169,33 @@ var layouts = [...]Layout{
 		{"ase", 32, 1},
 		{"ee", 33, 1},
 		{"e", 62, 2},
+	}},
+	{Name: "dtor_reg", Bytes: 64, Fields: []LayoutField{
+		{"pcie_toggle_to.to_multiplier", 32, 3},
+		{"pcie_toggle_to.to_value", 44, 20},
+		{"health_poll_to.to_multiplier", 160, 3},
+		{"health_poll_to.to_value", 172, 20},
+		{"full_crdump_to.to_multiplier", 192, 3},
+		{"full_crdump_to.to_value", 204, 20},
+		{"fw_reset_to.to_multiplier", 224, 3},
+		{"fw_reset_to.to_value", 236, 20},
+		{"flush_on_err_to.to_multiplier", 256, 3},
+		{"flush_on_err_to.to_value", 268, 20},
+		{"pci_sync_update_to.to_multiplier", 288, 3},
+		{"pci_sync_update_to.to_value", 300, 20},
+		{"tear_down_to.to_multiplier", 320, 3},
+		{"tear_down_to.to_value", 332, 20},
+		{"fsm_reactivate_to.to_multiplier", 352, 3},
+		{"fsm_reactivate_to.to_value", 364, 20},
+		{"reclaim_pages_to.to_multiplier", 384, 3},
+		{"reclaim_pages_to.to_value", 396, 20},
+		{"reclaim_vfs_pages_to.to_multiplier", 416, 3},
+		{"reclaim_vfs_pages_to.to_value", 428, 20},
+		{"reset_unload_to", 448, 32},
+	}},
+	{Name: "default_timeout", Bytes: 4, Fields: []LayoutField{
+		{"to_multiplier", 0, 3},
+		{"to_value", 12, 20},
 	}},
 	{Name: "mad_ifc_in", Bytes: 272, Fields: []LayoutField{
 		{"opcode", 0, 16},

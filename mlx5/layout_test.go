@@ -124,6 +124,8 @@ var views = []struct {
 	{"ptys_reg", PTYSReg(nil), PTYSRegSize},
 	{"pmtu_reg", PMTUReg(nil), PMTURegSize},
 	{"paos_reg", PAOSReg(nil), PAOSRegSize},
+	{"dtor_reg", DtorReg(nil), DtorRegSize},
+	{"default_timeout", DefaultTimeout(nil), DefaultTimeoutSize},
 	{"mad_ifc_in", MADIfcIn(nil), MADIfcInSize},
 	{"mad_ifc_out", MADIfcOut(nil), MADIfcOutSize},
 	{"atomic_caps", AtomicCaps(nil), AtomicCapsSize},

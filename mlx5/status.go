@@ -122,6 +122,8 @@ func noOutboxHint(errno unix.Errno) string {
 	case unix.EINVAL, unix.EIO, unix.EBUSY, unix.ENOMEM, unix.EAGAIN: // what a status is mapped to
 		return "; the kernel passed no firmware answer on: it refused the command itself, or it is older than Linux 5.18. " +
 			"For the firmware's reason there: echo 'module mlx5_core +p' >/sys/kernel/debug/dynamic_debug/control, try again, and look at dmesg"
+	case unix.EBADR: // cmd.c deliv_status_to_err, from Linux 5.18 on
+		return "; the device found the command's descriptor wrong (token, signature, length) and did not execute it: look for what spoils memory or DMA"
 	case unix.ETIMEDOUT:
 		return "; there was no answer in time, and whether the command was carried out is unknown: look at dmesg"
 	}

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,22 +13,32 @@ import (
 	"log"
 	"net"
 	"os"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"devxlab.example/emu/fw"
 	"devxlab.example/emu/pci"
 	"devxlab.example/emu/vfiouser"
+	"devxlab.example/emu/wire"
 	"devxlab.example/mlx5"
 )
 
 type emuCmd struct {
-	Socket         string         `required:"" placeholder:"PATH" help:"Unix socket to make; QEMU connects to it."`
+	Socket         []string       `required:"" sep:"none" placeholder:"PATH" help:"Unix socket to make; QEMU connects to it. May be repeated: each is a card of its own, and all are on one wire."`
 	Profile        string         `default:"zero" placeholder:"NAME|FILE" help:"What commands cost: a built-in profile or a JSON file."`
 	Latency        *time.Duration `placeholder:"DURATION" help:"Each command takes this long, in the place of the profile's figures."`
 	CommandTimeout time.Duration  `placeholder:"DURATION" help:"How long drivers are told to wait for a command (Linux 5.16 and later); 0: their own 60 s."`
-	MAC            string         `placeholder:"ADDRESS" help:"MAC address of the port."`
+	HealthPoll     time.Duration  `placeholder:"DURATION" help:"How often drivers are told to look at the health buffer (Linux 5.16 and later); 0: their own 2 s."`
+	Fault          []string       `sep:"none" placeholder:"FAULT" help:"Something that goes wrong, such as silent:op=RTR2RTS_QP,nth=3; may be repeated. See docs/faults.md."`
+	Control        string         `placeholder:"PATH" help:"Unix socket to make; faults that are written to it, one a line, are armed at once, and \"wire PARAMS\" changes the wire."`
+	MAC            string         `placeholder:"ADDRESS" help:"MAC address of the port; that of each further card is one more."`
+	Wire           wire.Params    `placeholder:"PARAMS" help:"What the wire does to frames, each way: rate=100G,delay=5us,loss=1%. See docs/wire.md."`
+	Seed           uint64         `help:"Of what the wire leaves to chance."`
+	Tap            string         `placeholder:"FILE" help:"Write what is on the wire to a pcapng file."`
 	Log            string         `placeholder:"FILE" help:"Write each command that the driver issues, and what it does wrong, to a file."`
-	Once           bool           `help:"End when the first client is gone."`
+	Once           bool           `help:"End when each card has had a client, and none is left."`
 }
 
 const emuHelp = `Serve an emulated ConnectX-6 Dx to QEMU as a PCI function (vfio-user).
@@ -38,7 +50,7 @@ It runs until it is interrupted. QEMU 10.1 or newer takes the function as
 // Help is what the command's --help adds.
 func (emuCmd) Help() string { return emuHelp }
 
-func (c emuCmd) Run(e *env) error {
+func (c emuCmd) Run(e *env) (err error) {
 	config, err := c.config()
 	if err != nil {
 		return usageError{err}
@@ -54,43 +66,89 @@ func (c emuCmd) Run(e *env) error {
 	}
 	l := log.New(logTo, "", log.Lmicroseconds)
 	config.Log = l.Printf
+	config.Kill = func() { os.Exit(exitOK) } // as abruptly as a signal; what was asked for is no failure
 	if c.Log != "" {
 		config.Trace = func(in, out []byte, took time.Duration) { l.Print(commandLine(in, out, took)) }
 	}
-	f, err := pci.New(config)
+	cable, err := c.network()
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, cable.close()) }()
 	ctx, stop := context.WithCancel(e.ctx)
 	defer stop()
-	listener, err := listen(c.Socket)
-	if err != nil {
-		return err
+	var cards []*pci.Function
+	var left sync.WaitGroup // cards that had a client, and have none
+	for i := range c.Socket {
+		f, err := pci.New(config)
+		if err != nil {
+			return err
+		}
+		if cable != nil {
+			cable.connect(i, f)
+		}
+		cards = append(cards, f)
+		next := binary.BigEndian.Uint64(append([]byte{0, 0}, config.MAC[:]...)) + 1
+		copy(config.MAC[:], binary.BigEndian.AppendUint64(nil, next)[2:])
 	}
-	var function vfiouser.Function = f
+	var listeners []*net.UnixListener
+	defer func() {
+		for _, l := range listeners {
+			_ = l.Close()
+		}
+	}()
+	for _, path := range c.Socket {
+		listener, err := listen(path)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, listener)
+	}
+	if c.Control != "" {
+		control, err := listen(c.Control)
+		if err != nil {
+			return err
+		}
+		defer control.Close()
+		go serveControl(control, cards, cable)
+	}
+	fmt.Fprintf(e.out, "serving on %s: %d commands in flight, profile %s\n", strings.Join(c.Socket, " and "), config.Profile.Slots, config.Profile.Name)
+	ended := make(chan error, len(cards))
+	for i, f := range cards {
+		var function vfiouser.Function = f
+		if c.Once {
+			left.Add(1)
+			function = &onceFunction{Function: f, gone: left.Done}
+		}
+		server := vfiouser.Server{Function: function, Log: func(err error) {
+			l.Print(err)
+			fmt.Fprintln(e.err, "devxlab emu:", err)
+		}}
+		go func() { ended <- server.Serve(ctx, listeners[i]) }()
+	}
 	if c.Once {
-		function = &onceFunction{f, stop}
+		go func() { left.Wait(); stop() }()
 	}
-	server := vfiouser.Server{Function: function, Log: func(err error) {
-		l.Print(err)
-		fmt.Fprintln(e.err, "devxlab emu:", err)
-	}}
-	fmt.Fprintf(e.out, "serving on %s: %d commands in flight, profile %s\n", c.Socket, config.Profile.Slots, config.Profile.Name)
-	if err := server.Serve(ctx, listener); !errors.Is(err, context.Canceled) {
-		return err
+	for range cards {
+		serr := <-ended
+		stop()
+		if !errors.Is(serr, context.Canceled) {
+			err = errors.Join(err, serr)
+		}
 	}
-	return nil
+	return err
 }
 
-// onceFunction ends the server when its client is gone.
+// onceFunction tells when its first client is gone.
 type onceFunction struct {
 	*pci.Function
-	stop context.CancelFunc
+	once sync.Once
+	gone func()
 }
 
 func (f *onceFunction) Detach() {
 	f.Function.Detach()
-	f.stop()
+	f.once.Do(f.gone)
 }
 
 func (c emuCmd) config() (pci.Config, error) {
@@ -108,7 +166,14 @@ func (c emuCmd) config() (pci.Config, error) {
 		}
 		p = &copied
 	}
-	config := pci.Config{Profile: p, CommandTimeout: c.CommandTimeout}
+	config := pci.Config{Profile: p, MAC: pci.DefaultMAC, CommandTimeout: c.CommandTimeout, HealthPoll: c.HealthPoll}
+	for _, text := range c.Fault {
+		x, err := pci.ParseFault(text)
+		if err != nil {
+			return config, fmt.Errorf("--fault: %w", err)
+		}
+		config.Faults = append(config.Faults, x)
+	}
 	if c.MAC != "" {
 		mac, err := net.ParseMAC(c.MAC)
 		if err != nil || len(mac) != len(config.MAC) || mac[0]&1 != 0 {
@@ -117,6 +182,53 @@ func (c emuCmd) config() (pci.Config, error) {
 		copy(config.MAC[:], mac)
 	}
 	return config, nil
+}
+
+// serveControl does what clients of the control socket write. Each line is
+// answered with "ok", or "error: " and what is wrong with it.
+func serveControl(l *net.UnixListener, cards []*pci.Function, w *network) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			lines := bufio.NewScanner(c)
+			for lines.Scan() {
+				err := control(lines.Text(), cards, w)
+				answer := "ok\n"
+				if err != nil {
+					answer = fmt.Sprintf("error: %v\n", err)
+				}
+				if _, err := io.WriteString(c, answer); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+// control does what one line says: a fault for every card, or for the one whose
+// number stands before it, from 1 on; or new parameters for the wire.
+func control(line string, cards []*pci.Function, w *network) error {
+	if params, ok := strings.CutPrefix(line, "wire "); ok {
+		return w.change(params)
+	}
+	if number, rest, ok := strings.Cut(line, " "); ok {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 || n > len(cards) {
+			return fmt.Errorf("card %q: 1 to %d", number, len(cards))
+		}
+		line, cards = rest, cards[n-1:n]
+	}
+	x, err := pci.ParseFault(line)
+	for _, f := range cards {
+		if err == nil {
+			err = f.Inject(x)
+		}
+	}
+	return err
 }
 
 // listen makes the socket. One that nobody serves any more makes room for it.

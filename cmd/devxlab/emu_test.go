@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"io"
@@ -21,8 +22,8 @@ import (
 func TestEmu(t *testing.T) {
 	dir := t.TempDir()
 	serve := func(ctx context.Context, c emuCmd) (string, chan error) {
-		if c.Socket == "" {
-			c.Socket = filepath.Join(dir, "s")
+		if len(c.Socket) == 0 {
+			c.Socket = []string{filepath.Join(dir, "s")}
 		}
 		c.Profile = "zero"
 		r, w := io.Pipe()
@@ -57,9 +58,49 @@ func TestEmu(t *testing.T) {
 		}
 	}
 	_, done := serve(ctx, emuCmd{})
-	other := emuCmd{Socket: filepath.Join(dir, "s"), Profile: "zero"}
+	other := emuCmd{Socket: []string{filepath.Join(dir, "s")}, Profile: "zero"}
 	if err := other.Run(&env{ctx: ctx, out: io.Discard, err: io.Discard}); err == nil || !strings.Contains(err.Error(), "another process serves there") {
 		t.Errorf("a socket that is in use: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Faults are armed through the control socket, and what is wrong with one is its
+// answer.
+func TestEmuControl(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	c := emuCmd{Socket: []string{filepath.Join(dir, "s")}, Control: filepath.Join(dir, "c"), Profile: "zero", Fault: []string{"silent:op=NOP"}, HealthPoll: time.Second}
+	go func() { done <- c.Run(&env{ctx: ctx, out: w, err: io.Discard}) }()
+	if _, err := r.Read(make([]byte, 200)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", c.Control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answers := bufio.NewReader(conn)
+	for _, tt := range []struct{ line, want string }{
+		{"health:syndrome=0x8", "ok\n"},
+		{"nonsense", "error: fault \"nonsense\": "},
+		{"eq:queue=cmd", "error: fault eq:queue=cmd: the driver has no such queue now\n"},
+		{"1 health:syndrome=0x8", "ok\n"},
+		{"2 health:syndrome=0x8", "error: card \"2\": 1 to 1\n"},
+		{"wire loss=1%", "error: a card alone has no wire\n"},
+		{"silent:op=RTR2RTS_QP,user", "ok\n"},
+	} {
+		if _, err := io.WriteString(conn, tt.line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := answers.ReadString('\n'); err != nil || !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: %q, %v, want %q", tt.line, got, err, tt.want)
+		}
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -81,6 +122,10 @@ func TestEmuErrors(t *testing.T) {
 		{"emu --socket " + file + " --profile nosuch", exitUsage, "nosuch"},
 		{"emu --socket " + file + " --mac ff:ff:ff:ff:ff:ff", exitUsage, "unicast"},
 		{"emu --socket " + file + " --mac x", exitUsage, "unicast"},
+		{"emu --socket " + file + " --fault silent:nth=0", exitUsage, "a number, 1 to"},
+		{"emu --socket " + file + " --wire loss=1%", exitUsage, "give a second --socket"},
+		{"emu --socket " + file + " --tap x", exitUsage, "give a second --socket"},
+		{"emu --socket " + file + " --socket y --wire loss=2", exitUsage, "loss"},
 		{"emu --socket " + file + " --latency 2h", exitUsage, "above 1m5s"},
 		{"emu --socket " + file, exitFailed, "address already in use"},
 		{"emu --socket " + file + "/x --log " + file + "/y", exitFailed, "not a directory"},

@@ -63,8 +63,12 @@ type labFlags struct {
 	SMP     int               `name:"smp" default:"1" help:"Virtual CPUs. Races need 2; 1 is fastest under emulation."`
 	Mem     int               `placeholder:"MIB" help:"Memory in MiB; default 512, with --image full 1024."`
 	Accel   string            `default:"auto" enum:"auto,kvm,tcg" help:"auto, kvm or tcg: auto is kvm if a guest really starts under it."`
-	Devices int               `default:"1" help:"How many emulated HCAs."`
+	Devices *int              `help:"How many emulated HCAs, all on one wire; default 1, with --socket none." placeholder:"N"`
 	Profile string            `help:"What the HCA's commands cost, as of devxlab emu." placeholder:"PROFILE"`
+	Fault   []string          `sep:"none" help:"Something that goes wrong with each HCA, as of devxlab emu; may be repeated." placeholder:"FAULT"`
+	Wire    string            `help:"What the wire between several HCAs does to frames, as of devxlab emu." placeholder:"PARAMS"`
+	Tap     string            `help:"Write what is on the wire to a pcapng file." placeholder:"FILE"`
+	Socket  []string          `sep:"none" help:"Use the HCA that a devxlab emu serves there, in the place of one of this machine's own; may be repeated. So two machines share a wire." placeholder:"PATH"`
 	HCA     string            `name:"hca" env:"DEVXLAB_HCA" help:"Program, with arguments, to start as the HCA instead of devxlab emu; it gets --socket PATH." placeholder:"COMMAND"`
 	Image   string            `default:"basic" enum:"basic,full" help:"basic: busybox and devxlab; full: also rdma-core's tools and tests, perftest, iproute2."`
 	Timeout time.Duration     `placeholder:"TIME" help:"Limit for the machine, from its start; default 10m, for a shell 24h."`
@@ -119,10 +123,21 @@ func split(s, orElse string) lab.Copy {
 	return lab.Copy{From: from, To: to}
 }
 
+// devices is how many HCAs the machine has of its own.
+func (f labFlags) devices() int {
+	switch {
+	case f.Devices != nil:
+		return *f.Devices
+	case len(f.Socket) > 0:
+		return 0
+	}
+	return 1
+}
+
 // options are what the flags say.
 func (f labFlags) options(e *env) (lab.Options, error) {
 	o := lab.Options{Kernel: f.Kernel, Modules: f.Modules, ExtraModules: f.Module, Params: f.Param, Append: f.Append, SMP: f.SMP, MemMB: f.Mem, Accel: f.Accel,
-		Devices: f.Devices, Profile: f.Profile, HCA: strings.Fields(f.HCA), Image: f.Image, Timeout: f.Timeout, Env: f.Env,
+		Devices: f.devices(), Profile: f.Profile, Faults: f.Fault, Wire: f.Wire, Tap: f.Tap, Sockets: f.Socket, HCA: strings.Fields(f.HCA), Image: f.Image, Timeout: f.Timeout, Env: f.Env,
 		Stdin: e.in, Stdout: e.out, Stderr: e.err, Progress: e.err}
 	if f.Console {
 		o.Console = e.err

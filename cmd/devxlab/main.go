@@ -29,6 +29,7 @@ const (
 	exitUsage       = 2   // the command line
 	exitNoDevice    = 3   // no such device, no permission, no DevX
 	exitRefused     = 4   // the firmware or the kernel refused a command
+	exitLost        = 5   // a command was sent and its answer lost: whether it was carried out is unknown
 	exitInterrupted = 130 // SIGINT or SIGTERM; what was measured is kept
 )
 
@@ -39,7 +40,7 @@ stand behind the colon: emu:profile=published,clock=virtual (see package emu/uve
 
 Exit codes: 0 done; 1 failed; 2 wrong command line, also a value that no queue pair can have, an option that no emulated
 device has, or a text in which nothing is recognised; 3 no device, no permission or no DevX; 4 firmware or kernel refused
-a command; 130 interrupted (Ctrl-C, SIGTERM): bench keeps what it has measured. A second Ctrl-C ends the program at once.`
+a command; 5 there was no answer to a command in time; 130 interrupted (Ctrl-C, SIGTERM): bench keeps what it has measured. A second Ctrl-C ends the program at once.`
 
 // cli is the command line.
 type cli struct {
@@ -118,6 +119,8 @@ func exitCode(ctx context.Context, err error) int {
 	case errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),
 		errors.Is(err, devx.ErrNoDevX), errors.Is(err, devx.ErrDeviceGone):
 		return exitNoDevice
+	case devx.Unknown(err):
+		return exitLost
 	case errors.As(err, &refused):
 		return exitRefused
 	}

@@ -19,6 +19,7 @@ import (
 
 type qpCmd struct {
 	RTS   qpRTSCmd   `cmd:"" name:"rts" help:"Bring a queue pair from nothing to RTS and show every firmware command, byte for byte."`
+	Batch qpBatchCmd `cmd:"" help:"Bring many queue pairs to RTS and back as batches, and say what became of each transition."`
 	Rules qpRulesCmd `cmd:"" help:"Show the state machine: what each transition requires and takes."`
 
 	Params qpParamsCmd `cmd:"" help:"Show the queue pair parameters, where each comes from and what it means; or write a file with them."`

@@ -93,15 +93,27 @@ const (
 )
 
 // teardownHCA ends whatever there is, as a reset does: the driver that is in a
-// hurry destroys nothing.
+// hurry destroys nothing. A fast teardown is only prepared, since the driver waits
+// for the event of this command; it ends when the driver disables the interface
+// (driver, fw.c mlx5_cmd_fast_teardown_hca), which is the front end's affair.
 func (h *HCA) teardownHCA(c command) check {
-	if mlx5.TeardownHCAIn(c.in).Profile() > teardownFast {
+	profile := mlx5.TeardownHCAIn(c.in).Profile()
+	if profile > teardownFast {
 		return badTeardown
+	}
+	if profile == teardownFast {
+		if h.phaseNow() != phaseRunning {
+			return badPhase
+		}
+		return ok
 	}
 	if refused := h.step(phaseRunning, phaseEnabled); refused != ok {
 		return refused
 	}
 	h.wipe()
+	h.pages.mu.Lock()
+	h.pages.extra = 0
+	h.pages.mu.Unlock()
 	return ok
 }
 
@@ -128,6 +140,8 @@ type pagePool struct {
 	need   int  // pages that the phase and what is alive take
 	asked  int  // requested in an event and not answered
 	denied bool // the last request
+	extra  int  // needed besides: see WantPages; the host's refusal ends it
+	refuse bool // the next that are given: see WantPages
 	change chan struct{}
 }
 
@@ -179,7 +193,7 @@ func (h *HCA) managePages(c command) check {
 	case pagesCantGive:
 		h.pages.mu.Lock()
 		defer h.pages.mu.Unlock()
-		h.pages.asked, h.pages.denied = 0, h.pages.asked > 0
+		h.pages.asked, h.pages.denied = 0, h.pages.denied || h.pages.asked > 0
 		h.pages.changed()
 		return ok
 	case pagesGive:
@@ -198,6 +212,13 @@ func (h *HCA) givePages(list []byte, n uint32) check {
 	p := &h.pages
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refuse {
+		// Before Linux 5.18 the driver then says that it cannot give, later ones drop
+		// the request (pagealloc.c give_pages): nothing is waited for.
+		p.refuse, p.denied, p.asked = false, p.asked > 0, 0
+		p.changed()
+		return pagesUnasked
+	}
 	if int(n) > max(p.need-len(p.list), 0)+p.asked {
 		return pagesUnasked
 	}
@@ -270,9 +291,9 @@ func (h *HCA) reserve(n int) check {
 	p := &h.pages
 	p.mu.Lock()
 	objects := h.alive.Add(int64(n))
-	extra := 0
+	extra := p.extra
 	if over := int(objects) - freeObjects; over > 0 {
-		extra = ((over+objectsPerPage-1)/objectsPerPage + pageChunk - 1) / pageChunk * pageChunk
+		extra += ((over+objectsPerPage-1)/objectsPerPage + pageChunk - 1) / pageChunk * pageChunk
 	}
 	p.need = bootPages + initPages + extra
 	defer p.mu.Unlock()
@@ -287,7 +308,7 @@ func (h *HCA) reserve(n int) check {
 	defer limit.Stop()
 	for short := p.need - len(p.list); short > 0; short = p.need - len(p.list) {
 		if p.denied {
-			p.denied = false
+			p.denied, p.extra = false, 0
 			h.alive.Add(-int64(n))
 			return noPages
 		}
@@ -311,6 +332,16 @@ func (h *HCA) reserve(n int) check {
 		}
 	}
 	return ok
+}
+
+// WantPages makes the device need n pages more: the next command that makes an
+// object asks the driver for them, and waits. With refuse the device does not take
+// what it is given, and the command fails for lack of pages.
+func (h *HCA) WantPages(n int, refuse bool) {
+	h.pages.mu.Lock()
+	h.pages.extra += n
+	h.pages.refuse = refuse
+	h.pages.mu.Unlock()
 }
 
 // requestPages asks the driver for pages, or to take some back (struct

@@ -112,6 +112,8 @@ func (h *HCA) driverGeneralCaps(p mlx5.HCACap) {
 	p.SetVPortCounters(true)
 	p.SetDeviceFrequencyKhz(frequencyKHz)
 	p.SetLogPgSz(12)
+	p.SetFastTeardown(true) // how a driver that is shut down lets go: it waits for no command
+	p.SetForceTeardown(true)
 	p.SetUARSz(5) // MiB, as log2: BAR 0 has 32
 	p.SetLogBfRegSize(9)
 }

@@ -123,6 +123,7 @@ const (
 	badFlow
 	badFlowAction
 	badFlowLevel
+	badGroupGID
 	numChecks
 )
 
@@ -223,6 +224,7 @@ var checks = [numChecks]Check{
 	badFlow:         {Refuses: "the modification or deletion of a flow that does not exist, or a second one at its index", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badFlowAction:   {Refuses: "an action or destination that the device does not advertise, or one without the other", Status: mlx5.StatusBadParam, Evidence: "reported for SET_FLOW_TABLE_ENTRY"},
 	badFlowLevel:    {Refuses: "a flow that goes to a table of its own or a lower level, without ignore_flow_level", Status: mlx5.StatusBadParam, Evidence: "reported for SET_FLOW_TABLE_ENTRY; driver, fs_core keeps to it"},
+	badGroupGID:     {Refuses: "a multicast group whose GID is none, or one that the queue pair has not joined", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 }
 
 func init() {

@@ -109,7 +109,7 @@ var refusals = []refusal{
 	{badEQN, mlx5.StatusBadRes, "DESTROY_EQ", func(r *rig) []byte { return about(mlx5.OpDestroyEQ, r.uid, r.eq) }},
 	{badEQN, mlx5.StatusBadRes, "CREATE_CQ", func(r *rig) []byte { return r.cqWith(func(c mlx5.CQC) { c.SetCEQNOrApuElement(r.eq + 1) }) }},
 	{badMKey, mlx5.StatusBadRes, "DESTROY_MKEY", func(r *rig) []byte { return about(mlx5.OpDestroyMKey, r.uid, firstMKey) }},
-	{badMKey, mlx5.StatusBadRes, "QUERY_MKEY, foreign", func(r *rig) []byte { return about(mlx5.OpQueryMKey, 0, r.made(r.mkey())) }},
+	{badMKey, mlx5.StatusBadRes, "QUERY_MKEY, foreign", func(r *rig) []byte { return about(mlx5.OpQueryMKey, r.context(), r.made(r.mkey())) }},
 	{badCounterSet, mlx5.StatusBadRes, "DEALLOC_Q_COUNTER", func(r *rig) []byte { return about(mlx5.OpDeallocQCounter, r.uid, 1) }},
 	{badCounterSet, mlx5.StatusBadRes, "QUERY_Q_COUNTER", func(r *rig) []byte { return build(mlx5.OpQueryQCounter, r.uid) }},
 	{badCounterSet, mlx5.StatusBadRes, "RST2INIT, foreign", func(r *rig) []byte {

@@ -39,12 +39,6 @@ const cqeSize = 64
 // fills in the owner bit.
 type cqe [cqeSize]byte
 
-// Opcodes of completions (linux/mlx5/device.h).
-const (
-	cqeRequest = 0
-	cqeResize  = 5
-)
-
 // complete writes a completion and tells the driver if it waits for one. A
 // queue that overruns, or whose memory is not there, fails: the driver gets an
 // event, and nothing is written any more.

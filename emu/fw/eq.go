@@ -23,6 +23,7 @@ type eqRing struct {
 	mask   [4]uint64 // of the event types that it takes: types 0 to 63 first (driver, eq.c)
 	pi, ci uint32
 	armed  bool
+	full   bool // the next event finds no room: see OverflowEQ
 	failed bool // it overflowed, or its memory is not there: nothing more is written
 	dead   bool
 }
@@ -45,9 +46,12 @@ func (h *HCA) post(r *eqRing, t mlx5.EventType, subtype uint8, data *eventBytes)
 		r.mu.Unlock()
 		return
 	}
-	if (r.pi-r.ci)&counterMask >= 1<<r.log {
+	if (r.pi-r.ci)&counterMask >= 1<<r.log || r.full {
 		r.failed = true
 		r.mu.Unlock()
+		if r.mask != [4]uint64{} { // those of completions have none (driver, eq.c)
+			h.overflow()
+		}
 		return
 	}
 	e[eqeSize-1] = byte(r.pi>>r.log) & 1
@@ -70,6 +74,20 @@ func (h *HCA) report(t mlx5.EventType, subtype uint8, data *eventBytes) {
 	if r := h.routes[t&0xff].Load(); r != nil {
 		h.post(r, t, subtype, data)
 	}
+}
+
+// OverflowEQ makes the event queue that takes events of this type overflow at its
+// next event, as if the driver had not consumed any: that event and all later ones
+// are lost. It reports whether there is such a queue.
+func (h *HCA) OverflowEQ(t mlx5.EventType) bool {
+	r := h.routes[t&0xff].Load()
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	r.full = true
+	r.mu.Unlock()
+	return true
 }
 
 // HearsCommands reports whether an event queue takes the completions of

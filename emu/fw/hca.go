@@ -5,8 +5,10 @@
 // takes the time that its profile tells it to.
 //
 // It knows neither the kernel nor PCI: a front end (emu/uverbs in process,
-// a PCI function in a virtual machine) hands it a command's bytes. It does not
-// move packets: work requests and doorbells mean nothing to it.
+// a PCI function in a virtual machine) hands it a command's bytes. With memory
+// to work on, its queues move data: everything between queue pairs travels as
+// Ethernet frames with RoCE in them, and so do the frames of a network
+// interface. Connect gives its port a wire, Receive is the wire's end.
 package fw
 
 import (
@@ -36,6 +38,9 @@ type Config struct {
 	Vectors   int              // 1 to 2048
 	UARs      int              // doorbell pages, from the sixth on; 0: 65536
 	MAC       [6]byte          // of the port
+
+	HealthPoll time.Duration // how often the driver is told to look at the health buffer; 0: DefaultHealthPoll
+	Overflow   func()        // called when an event queue other than one of completions has overflowed; must not block
 }
 
 // HCA is an emulated device. Its methods may be called at the same time.
@@ -58,8 +63,9 @@ type HCA struct {
 	qps      *table[qp]
 	counters *table[counterSet]
 
-	roceMu sync.Mutex
-	roce   [roceTableSize]roceAddress
+	roceMu   sync.Mutex
+	roce     [roceTableSize]roceAddress
+	roceUsed int // places of it up to the last that was ever set
 
 	// objects is held by commands that create or destroy, so that none sees what
 	// another has half done. Transitions and queries take only the lock of their
@@ -67,17 +73,26 @@ type HCA struct {
 	objects sync.Mutex
 
 	// The rest is nil or zero without Memory.
-	mem       Memory
-	interrupt func(vector int)
-	vectors   int
-	down      chan struct{} // closed by Shut
-	driver    *driverCaps
-	boot      boot
-	pages     pagePool
-	alive     atomic.Int64 // objects that the pages are for
-	vport     vport
-	routes    [256]atomic.Pointer[eqRing] // by event type
-	rootTable uint32                      // under objects
+	mem        Memory
+	interrupt  func(vector int)
+	vectors    int
+	healthPoll time.Duration
+	overflow   func()
+	down       chan struct{} // closed by Shut
+	driver     *driverCaps
+	boot       boot
+	pages      pagePool
+	alive      atomic.Int64 // objects that the pages are for
+	vport      vport
+	routes     [256]atomic.Pointer[eqRing] // by event type
+	rootTable  uint32                      // under objects
+
+	port     port
+	timers   timers
+	steering atomic.Pointer[matchTable]
+	gsi      atomic.Pointer[qp]
+	groups   groups
+	umrBytes atomic.Int64 // that UMR work requests made translations take
 
 	xrcds, tds, tiss, tirs, rqts, sqs, rqs, srqs, fts, fgs *table[resource]
 
@@ -119,10 +134,13 @@ const sharedUID = 0xffff
 
 type (
 	pd         struct{ entry }
-	counterSet struct{ entry }
-	uar        struct{ entry }
-	uctx       struct{ entry }
-	eq         struct {
+	counterSet struct {
+		entry
+		values counterValues
+	}
+	uar  struct{ entry }
+	uctx struct{ entry }
+	eq   struct {
 		entry
 		ctx  []byte
 		ring atomic.Pointer[eqRing]
@@ -136,6 +154,8 @@ type (
 		entry
 		ctx  [mlx5.MKCSize]byte
 		umem uint32 // 0: none
+		at   translation
+		umr  int // bytes of it that UMR made
 	}
 	cq struct {
 		entry
@@ -149,7 +169,8 @@ type (
 		pmState uint8  // as created: what a transition sets lasts until 2RST
 		qpc     [mlx5.QPCSize]byte
 		queue   atomic.Pointer[sendQueue]
-		held    []*entry // beyond those that every queue pair uses
+		ep      *endpoint // nil: without Memory
+		held    []*entry  // beyond those that every queue pair uses
 	}
 	roceAddress [mlx5.RoCEAddrLayoutSize]byte
 )
@@ -216,12 +237,23 @@ func New(c Config) (*HCA, error) {
 
 // host makes the device one that a driver boots.
 func (h *HCA) host(c Config) error {
+	if c.HealthPoll == 0 {
+		c.HealthPoll = DefaultHealthPoll
+	}
+	if c.HealthPoll < time.Millisecond || c.HealthPoll > MaxTimeout {
+		return fmt.Errorf("emu: health poll interval %v is not within 1ms to %v", c.HealthPoll, MaxTimeout)
+	}
+	if c.Overflow == nil {
+		c.Overflow = func() {}
+	}
+	h.healthPoll, h.overflow = c.HealthPoll, c.Overflow
 	if c.Interrupt == nil || c.Vectors < 1 || c.Vectors > 2048 || c.UARs < 0 || c.UARs > 1<<16 {
 		return fmt.Errorf("emu: a device with memory needs Interrupt, 1 to 2048 vectors and at most 65536 UARs, not %d and %d", c.Vectors, c.UARs)
 	}
 	h.mem, h.interrupt, h.vectors, h.down = c.Memory, c.Interrupt, c.Vectors, make(chan struct{})
 	h.driver = newDriverCaps(h)
 	h.pages = pagePool{has: map[uint64]bool{}, change: make(chan struct{})}
+	h.timers.clock = h.clock
 	if c.UARs > 0 {
 		h.uars = newTable[uar](6, uint32(c.UARs))
 	}
@@ -238,9 +270,13 @@ func (h *HCA) host(c Config) error {
 	return nil
 }
 
-// Shut ends the waits of a device that was reset: those for pages. Whoever gave
-// it the memory has taken that away.
-func (h *HCA) Shut() { close(h.down) }
+// Shut ends the waits of a device that was reset, those for pages and its
+// timers, and what its port does. Whoever gave it the memory has taken that away.
+func (h *HCA) Shut() {
+	close(h.down)
+	h.port.shut()
+	h.timers.close()
+}
 
 // resources returns the tables of a driver's objects, none in process.
 func (h *HCA) resources() []*table[resource] {
@@ -276,19 +312,30 @@ func (h *HCA) wipe() {
 		end(&q.entry)
 	})
 	h.qps.wipe(func(q *qp) {
-		stop(&q.queue)
+		q.queue.Store(nil)
+		q.ep = nil
 		end(&q.entry)
 	})
+	h.gsi.Store(nil)
+	h.groups.clear()
+	h.steering.Store(nil)
 	for _, t := range h.resources() {
 		t.wipe(func(r *resource) {
 			stop(&r.queue)
+			if r.recv != nil {
+				r.recv.kill()
+			}
 			end(&r.entry)
 		})
 	}
 	h.pds.wipe(func(p *pd) { end(&p.entry) })
 	h.uars.wipe(func(p *uar) { end(&p.entry) })
 	h.umems.wipe(func(p *umem) { end(&p.entry) })
-	h.mkeys.wipe(func(p *mkey) { end(&p.entry) })
+	h.mkeys.wipe(func(p *mkey) {
+		end(&p.entry)
+		p.at, p.umr = translation{}, 0
+	})
+	h.umrBytes.Store(0)
 	h.counters.wipe(func(p *counterSet) { end(&p.entry) })
 	h.uctxs.wipe(func(p *uctx) { end(&p.entry) })
 	h.rootTable = 0
@@ -365,6 +412,7 @@ func (h *HCA) Fault(qpn uint32, s mlx5.State) bool {
 		return false
 	}
 	qpc.SetState(uint8(s))
+	h.follow(q, s)
 	return true
 }
 
@@ -393,7 +441,7 @@ func (h *HCA) handler(op mlx5.Op) *handler {
 	return nil
 }
 
-type flags uint8
+type flags uint16
 
 const (
 	anyMod  flags = 1 << iota // the handler looks at op_mod itself
@@ -402,6 +450,7 @@ const (
 	alloc                     // it makes an object
 	early                     // allowed before INIT_HCA
 	driver                    // only for uid 0
+	steers                    // it changes flow tables
 )
 
 // opTableSize is beyond the last opcode: general commands end at 0xd00
@@ -555,7 +604,11 @@ func (h *HCA) perform(hd *handler, op mlx5.Op, c command) check {
 			return badUID
 		}
 	}
-	return hd.run(h, c)
+	refused := hd.run(h, c)
+	if refused == ok && hd.flags&steers != 0 {
+		h.resteer()
+	}
+	return refused
 }
 
 // admit checks whether a command may run at all now, and makes room for what it

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -19,7 +20,7 @@ type memory struct {
 	next uint64 // of the pages that nobody has taken
 }
 
-func newMemory() *memory { return &memory{b: make([]byte, 64<<20), next: 1 << 20} }
+func newMemory(bytes int) *memory { return &memory{b: make([]byte, bytes), next: 1 << 20} }
 
 var errNoMemory = errors.New("no memory there")
 
@@ -102,7 +103,10 @@ func (h *host) signalled(vector int) int {
 // newUnbooted returns a device that no driver has touched.
 func newUnbooted(t testing.TB, c Config) *host {
 	t.Helper()
-	h := &host{mem: newMemory(), signals: map[int]int{}}
+	h := &host{signals: map[int]int{}}
+	if h.mem, _ = c.Memory.(*memory); h.mem == nil {
+		h.mem = newMemory(64 << 20)
+	}
 	c.Memory, c.Interrupt, c.Vectors = h.mem, h.interrupt, 8
 	h.rig = rig{t: t, h: newHCA(t, c)}
 	return h
@@ -426,10 +430,10 @@ func TestSendNOP(t *testing.T) {
 	}
 }
 
-// settle waits until a queue has done what it was told of.
-func (h *host) settle(number uint32) {
-	q := h.h.sendQueueOf(number)
-	for q.pending.Load() != 0 {
+// settle waits until the device has done what it was told of.
+func (h *host) settle(uint32) {
+	for !h.h.port.idle() {
+		runtime.Gosched()
 	}
 }
 

@@ -266,6 +266,8 @@ var hostRefusals = []hostRefusal{
 		return in
 	}},
 	{badFlowAction, "to a vport", func(h *host) []byte { return h.flowIn(5, 0, 0) }},
+	{badGroupGID, "ATTACH_TO_MCG", func(h *host) []byte { return h.groupOf(mlx5.OpAttachToMcg, 0xfe) }},
+	{badGroupGID, "DETACH_FROM_MCG", func(h *host) []byte { return h.groupOf(mlx5.OpDetachFromMcg, 0xff) }},
 	{badFlowLevel, "its own table", func(h *host) []byte { return h.flowIn(5, toFlowTable, h.ft) }},
 	{inUse, "DESTROY_FLOW_GROUP", func(h *host) []byte {
 		in := mlx5.DestroyFlowGroupIn(build(mlx5.OpDestroyFlowGroup, 0))
@@ -293,6 +295,14 @@ func (h *host) setCap(change func(mlx5.HCACap)) []byte {
 	in := mlx5.SetHCACapIn(build(mlx5.OpSetHCACap, 0))
 	copy(in.Capability(), mlx5.QueryHCACapOut(h.must(capQuery(mlx5.QueryHCACapOpMod(mlx5.CapGeneral, true)))).Capability())
 	change(mlx5.HCACap(in.Capability()))
+	return in
+}
+
+// groupOf returns a command about a new queue pair and a multicast group.
+func (h *host) groupOf(op mlx5.Op, first byte) []byte {
+	qp, _, _ := h.qpIn(mlx5.STUD)
+	in := mlx5.AttachToMcgIn(about(op, 0, h.made(qp)))
+	in.MulticastGID()[0] = first
 	return in
 }
 

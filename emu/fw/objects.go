@@ -19,15 +19,12 @@ func (e *entry) own(uid uint16) bool {
 	return false
 }
 
-// ownToQuery is own for a command that changes nothing: the driver asks about its
-// users' objects under its own uid (mlx5_core_qp_query and mlx5_core_query_cq set
-// none).
-func (e *entry) ownToQuery(uid uint16) bool {
-	if uid != 0 {
-		return e.own(uid)
-	}
+// see locks an object, if it exists and is the uid's, or if the kernel asks:
+// its queries are under uid 0, whosever the object is (mlx5_ib qpc.c,
+// mlx5_core_qp_query; srq_cmd.c). The caller unlocks it.
+func (e *entry) see(uid uint16) bool {
 	e.mu.Lock()
-	if e.live.Load() {
+	if e.live.Load() && (e.uid == uid || uid == 0) {
 		return true
 	}
 	e.mu.Unlock()
@@ -177,12 +174,12 @@ func (h *HCA) deallocQCounter(c command) check {
 	return destroy[counterSet](h, c, h.counters, id24(c)&0xff, badCounterSet, nil)
 }
 
-// queryQCounter answers zeros: without packets, no counter has moved.
 func (h *HCA) queryQCounter(c command) check {
 	s := h.counters.get(uint32(mlx5.QueryQCounterIn(c.in).CounterSetID()))
-	if s == nil || !s.own(c.uid) {
+	if s == nil || !s.see(c.uid) {
 		return badCounterSet
 	}
+	s.values.read(mlx5.QueryQCounterOut(c.out), mlx5.QueryQCounterIn(c.in).Clear())
 	s.mu.Unlock()
 	return ok
 }
@@ -309,7 +306,10 @@ func (h *HCA) createMKey(c command) check {
 		return objectLimit
 	}
 	copy(m.ctx[:], ctx)
-	m.umem = in.MKeyUmemID()
+	m.umem, m.umr, m.at = in.MKeyUmemID(), 0, translation{}
+	if h.mem != nil {
+		m.at.buf = h.umems.get(m.umem).part(in.MKeyUmemOffset())
+	}
 	return h.born(c, id, &m.entry)
 }
 
@@ -347,13 +347,14 @@ func (h *HCA) createHostMKey(c command, in mlx5.CreateMKeyIn) check {
 		return objectLimit
 	}
 	copy(m.ctx[:], ctx)
-	m.umem = 0
+	m.umem, m.umr = 0, 0
+	m.translate(ctx, in.KLMPASMTT()[:entries*16])
 	return h.born(c, id, &m.entry)
 }
 
 func (h *HCA) queryMKey(c command) check {
 	m := h.mkeys.get(id24(c))
-	if m == nil || !m.own(c.uid) {
+	if m == nil || !m.see(c.uid) {
 		return badMKey
 	}
 	defer m.mu.Unlock()
@@ -367,6 +368,10 @@ func (h *HCA) destroyMKey(c command) check {
 		if m.umem != 0 {
 			h.umems.get(m.umem).unuse()
 		}
+		m.mu.Lock()
+		h.umrBytes.Add(int64(-m.umr))
+		m.at, m.umr = translation{}, 0
+		m.mu.Unlock()
 	})
 }
 
@@ -473,7 +478,7 @@ func (h *HCA) createCQRing(in mlx5.CreateCQIn, e *eq) (*cqRing, check) {
 
 func (h *HCA) queryCQ(c command) check {
 	q := h.cqs.get(id24(c))
-	if q == nil || !q.ownToQuery(c.uid) {
+	if q == nil || !q.see(c.uid) {
 		return badCQN
 	}
 	defer q.mu.Unlock()

@@ -53,8 +53,9 @@ func (h *HCA) createQP(c command) check {
 	}
 	more := holding{uid: c.uid, refused: u.refused}
 	var queue *sendQueue
+	var recv *recvQueue
 	if h.mem != nil {
-		queue = h.createQueue(in, rq, sq, &more)
+		queue, recv = h.createQueues(in, rq, sq, &more)
 	}
 	if more.refused != ok {
 		u.release()
@@ -73,8 +74,12 @@ func (h *HCA) createQP(c command) check {
 		q.wqUmem = in.WQUmemID()
 	}
 	q.reset()
+	q.ep = nil
+	if h.mem != nil {
+		q.ep = h.newEndpoint(q, id, c.uid, queue, recv)
+	}
 	if queue != nil {
-		queue.number = id
+		queue.number, queue.ep = id, q.ep
 		q.queue.Store(queue)
 	}
 	if h.contexts != nil {
@@ -83,45 +88,63 @@ func (h *HCA) createQP(c command) check {
 	return h.born(c, id, &q.entry)
 }
 
-// createQueue makes the send queue of a queue pair in the host's memory, nil if
+// createQueues makes the queues of a queue pair in the host's memory, nil where
 // it has none, and collects what shared queues and domains it uses.
-func (h *HCA) createQueue(in mlx5.CreateQPIn, rq, sq uint64, u *holding) *sendQueue {
+func (h *HCA) createQueues(in mlx5.CreateQPIn, rq, sq uint64, u *holding) (*sendQueue, *recvQueue) {
 	ctx := in.QPC()
 	st := mlx5.ServiceType(ctx.St())
+	var shared *resource
 	if ctx.RQType() == mlx5.RQShared {
+		shared = h.srqs.get(ctx.SRQNRMPNXRQN())
 		u.hold(h.srqEntry(ctx.SRQNRMPNXRQN(), kindRMP, kindXRCSRQ), true, badSRQN)
 	}
 	if st == mlx5.STXRC {
 		u.hold(entryOf(h.xrcds.get(ctx.XRCD())), true, badXRCD)
 	}
 	if u.refused != ok {
-		return nil
+		return nil, nil
 	}
-	q := &sendQueue{index: ctx.UserIndex(), at: rq, log: ctx.LogSQSize(), record: ctx.DBRAddr(), lossy: st == mlx5.STUD || st == mlx5.STQp1}
+	record := ctx.DBRAddr()
+	var buf buffer
 	if in.WQUmemValid() {
-		q.buf = h.umems.get(in.WQUmemID()).part(in.WQUmemOffset())
-		record := h.umems.get(ctx.DBRUmemID()).part(ctx.DBRAddr())
-		q.record, _, _ = record.at(0)
+		buf = h.umems.get(in.WQUmemID()).part(in.WQUmemOffset())
+		part := h.umems.get(ctx.DBRUmemID()).part(ctx.DBRAddr())
+		record, _, _ = part.at(0)
 	} else {
 		shift, fits := ctx.LogPageSize()+12, false
-		q.buf, fits = bufferOf(in.PAS(), shift, uint64(ctx.PageOffset())<<shift/64, rq+sq)
+		buf, fits = bufferOf(in.PAS(), shift, uint64(ctx.PageOffset())<<shift/64, rq+sq)
 		u.want(fits, badPAS)
-		u.want(q.record%8 == 0, umemUnaligned)
+		u.want(record%8 == 0, umemUnaligned)
 	}
-	if ctx.NoSQ() {
-		return nil
+	var send *sendQueue
+	var recv *recvQueue
+	switch {
+	case shared != nil:
+		recv = shared.recv
+	case ctx.RQType() == mlx5.RQNormal:
+		recv = &recvQueue{buf: buf, log: ctx.LogRQSize(), stride: segBytes << ctx.LogRQStride(), record: record, mask: counter16}
+		if ctx.WQSignature() {
+			recv.skip = segBytes
+		}
 	}
-	q.cq = h.cqs.get(ctx.CQNSnd()).ring.Load()
-	return q
+	if !ctx.NoSQ() {
+		send = &sendQueue{index: ctx.UserIndex(), buf: buf, at: rq, log: ctx.LogSQSize(), record: record}
+		send.cq = h.cqs.get(ctx.CQNSnd()).ring.Load()
+	}
+	return send, recv
 }
 
 func (h *HCA) queryQP(c command) check {
 	q := h.qps.get(id24(c))
-	if q == nil || !q.ownToQuery(c.uid) {
+	if q == nil || !q.see(c.uid) {
 		return badQPN
 	}
 	defer q.mu.Unlock()
-	copy(mlx5.QueryQPOut(c.out).QPC(), q.qpc[:])
+	o := mlx5.QueryQPOut(c.out).QPC()
+	copy(o, q.qpc[:])
+	if q.ep != nil {
+		q.ep.describe(o)
+	}
 	return ok
 }
 
@@ -138,9 +161,7 @@ func (h *HCA) destroyQP(c command) check {
 			h.umems.get(q.wqUmem).unuse()
 			h.umems.get(ctx.DBRUmemID()).unuse()
 		}
-		if s := q.queue.Swap(nil); s != nil {
-			h.run(s, false, false)
-		}
+		h.endEndpoint(q)
 		unuseAll(q.held)
 		q.held = nil
 		h.setCounterSet(ctx, 0, 0)
@@ -201,13 +222,6 @@ func ruledBy(st mlx5.ServiceType) mlx5.ServiceType {
 		return mlx5.STUD
 	}
 	return st
-}
-
-// follow makes the send queue follow its queue pair's state.
-func (h *HCA) follow(q *qp, s mlx5.State) {
-	if w := q.queue.Load(); w != nil {
-		h.run(w, s == mlx5.StateRTS, s == mlx5.StateRST)
-	}
 }
 
 // taken returns the optional parameters that a transition takes from the

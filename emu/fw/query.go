@@ -86,6 +86,7 @@ func (h *HCA) setRoCEAddress(c command) check {
 	}
 	h.roceMu.Lock()
 	copy(h.roce[in.RoCEAddressIndex()][:], in.RoCEAddress())
+	h.roceUsed = max(h.roceUsed, int(in.RoCEAddressIndex())+1)
 	h.roceMu.Unlock()
 	return ok
 }

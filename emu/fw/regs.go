@@ -35,6 +35,7 @@ var registers = map[uint16]register{
 	regPFCC:     {pfccBytes, (*HCA).readPFCC, (*HCA).writePFCC},
 	regPPCNT:    {ppcntBytes, readPPCNT, nil},
 	regNodeDesc: {nodeDescBytes, readNodeDesc, nil},
+	regDTOR:     {mlx5.DtorRegSize, (*HCA).readDTOR, nil},
 	// What the driver writes is always 0 (MLX5_SET_HOST_ENDIANNESS): little endian.
 	regHostEndianness: {16, nil, writeHostEndianness},
 }

@@ -18,8 +18,12 @@ type resource struct {
 	ctx   []byte
 	held  []*entry
 	queue atomic.Pointer[sendQueue] // of an SQ
-	flows map[uint32]*flow          // of a flow table, by index
-	group span                      // of a flow group
+	recv  *recvQueue                // of an RQ, RMP or XRC SRQ
+	ring  *cqRing                   // where an RQ completes
+
+	targets []*resource      // RQs of an RQ table
+	flows   map[uint32]*flow // of a flow table, by index
+	group   span             // of a flow group
 }
 
 // queueKind tells apart what shares a number space.
@@ -73,6 +77,7 @@ func (h *HCA) make(c command, t *table[resource], u *holding, ctx []byte, then f
 	}
 	r.kind, r.ctx, r.held, r.flows, r.group = kindPlain, slices.Clone(ctx), u.held, nil, span{}
 	r.queue.Store(nil)
+	r.recv, r.ring, r.targets = nil, nil, nil
 	if then != nil {
 		then(id, r)
 	}
@@ -89,8 +94,13 @@ func (h *HCA) unmake(c command, t *table[resource], k queueKind, missing check) 
 		if q := r.queue.Swap(nil); q != nil {
 			h.run(q, false, false)
 		}
+		if r.recv != nil && r.kind != kindPlain {
+			r.recv.kill()
+		}
 		unuseAll(r.held)
-		r.held, r.ctx, r.flows = nil, nil, nil
+		r.mu.Lock() // frames may be on their way
+		defer r.mu.Unlock()
+		r.held, r.ctx, r.flows, r.recv, r.ring, r.targets = nil, nil, nil, nil, nil, nil
 	})
 }
 
@@ -111,11 +121,14 @@ func find(t *table[resource], id uint32, k queueKind, uid uint16) *resource {
 const contextAt = 32
 
 func (h *HCA) queryResource(c command, t *table[resource], k queueKind, missing check, at int) check {
-	r := find(t, id24(c), k, c.uid)
-	if r == nil {
+	r := t.get(id24(c))
+	if r == nil || !r.see(c.uid) {
 		return missing
 	}
 	defer r.mu.Unlock()
+	if r.kind != k {
+		return missing
+	}
 	copy(c.out[at:], r.ctx)
 	return ok
 }
@@ -182,7 +195,7 @@ func (h *HCA) createSQ(c command) check {
 		u.hold(entryOf(h.tiss.get(ctx.TISNum0())), true, badTIS)
 	}
 	return h.make(c, h.sqs, &u, ctx[:mlx5.SQCSize], func(id uint32, r *resource) {
-		r.queue.Store(&sendQueue{number: id, index: ctx.UserIndex(), cq: q.ring.Load(), buf: b, log: ctx.WQ().LogWQSz(), record: ctx.WQ().DBRAddr(), lossy: true})
+		r.queue.Store(&sendQueue{number: id, index: ctx.UserIndex(), cq: q.ring.Load(), buf: b, log: ctx.WQ().LogWQSz(), record: ctx.WQ().DBRAddr(), who: user{ctx.WQ().PD(), anyQPN, c.uid == 0}})
 	})
 }
 
@@ -234,20 +247,46 @@ func (h *HCA) createRQ(c command) check {
 	u := holding{uid: c.uid}
 	u.want(ctx.State() == wqReset, badWQState)
 	u.want(!ctx.Hairpin() && !ctx.DelayDropEn(), badOffload)
-	u.hold(entryOf(h.cqs.get(ctx.CQN())), false, badCQN)
+	q := h.cqs.get(ctx.CQN())
+	u.hold(entryOf(q), false, badCQN)
+	var recv *recvQueue
 	switch ctx.MemRQType() {
 	case rqInline:
-		u.wq(h, ctx.WQ(), c.in[mlx5.CreateRQInSize:], 4)
+		b := u.wq(h, ctx.WQ(), c.in[mlx5.CreateRQInSize:], 4)
+		recv = queueOf(ctx.WQ(), b, c.uid)
 	case rqRMP:
 		u.hold(h.srqEntry(ctx.RMPN(), kindRMP), true, badSRQN)
+		if u.refused == ok {
+			recv = h.srqs.get(ctx.RMPN()).recv
+		}
 	default:
 		u.want(false, badRQType)
 	}
 	if id := ctx.CounterSetID(); id != 0 {
 		u.hold(entryOf(h.counters.get(uint32(id))), true, badCounterSet)
 	}
-	return h.make(c, h.rqs, &u, ctx[:mlx5.RQCSize], nil)
+	return h.make(c, h.rqs, &u, ctx[:mlx5.RQCSize], func(_ uint32, r *resource) {
+		r.recv, r.ring = recv, q.ring.Load()
+	})
 }
+
+// queueOf makes a receive queue of a work queue's context.
+func queueOf(wq mlx5.WQ, b buffer, uid uint16) *recvQueue {
+	q := &recvQueue{
+		buf: b, log: wq.LogWQSz(), stride: 1 << wq.LogWQStride(), record: wq.DBRAddr(), mask: counter16,
+		user: user{wq.PD(), anyQPN, uid == 0}, shared: wq.WQType() == wqList,
+	}
+	if q.shared || wq.WQSignature() {
+		q.skip = segBytes
+	}
+	return q
+}
+
+// What frames need to know of an RQ, whose lock is held.
+func (r *resource) ready() bool        { return mlx5.RQC(r.ctx).State() == wqReady }
+func (r *resource) index() uint32      { return mlx5.RQC(r.ctx).UserIndex() }
+func (r *resource) keepsVLAN() bool    { return mlx5.RQC(r.ctx).VSD() }
+func (r *resource) counterSet() uint32 { return uint32(mlx5.RQC(r.ctx).CounterSetID()) }
 
 func (h *HCA) queryRQ(c command) check {
 	return h.queryResource(c, h.rqs, kindPlain, badRQN, contextAt)
@@ -299,6 +338,9 @@ func (h *HCA) modifyRQ(c command) check {
 		ctx.SetScatterFcs(src.ScatterFcs())
 	}
 	ctx.SetState(src.State())
+	if src.State() == wqReset && ctx.MemRQType() == rqInline {
+		r.recv.restart()
+	}
 	return ok
 }
 
@@ -315,8 +357,11 @@ func (h *HCA) createRMP(c command) check {
 	ctx := mlx5.CreateRMPIn(c.in).Ctx()
 	u := holding{uid: c.uid}
 	u.want(ctx.State() == wqReady, badWQState)
-	u.wq(h, ctx.WQ(), c.in[mlx5.CreateRMPInSize:], 5)
-	return h.make(c, h.srqs, &u, ctx[:mlx5.RMPCSize], func(_ uint32, r *resource) { r.kind = kindRMP })
+	b := u.wq(h, ctx.WQ(), c.in[mlx5.CreateRMPInSize:], 5)
+	return h.make(c, h.srqs, &u, ctx[:mlx5.RMPCSize], func(id uint32, r *resource) {
+		r.kind, r.recv = kindRMP, queueOf(ctx.WQ(), b, c.uid)
+		r.recv.number, r.recv.shared, r.recv.skip, r.recv.limit = id, true, segBytes, ctx.WQ().Lwm()
+	})
 }
 
 // modifyRMP arms the limit: the one field that the driver modifies
@@ -335,6 +380,7 @@ func (h *HCA) modifyRMP(c command) check {
 		return badFieldSelect
 	}
 	mlx5.RMPC(r.ctx).WQ().SetLwm(in.Ctx().WQ().Lwm())
+	h.arm(r.recv, in.Ctx().WQ().Lwm())
 	return ok
 }
 
@@ -352,14 +398,24 @@ func (h *HCA) createXRCSRQ(c command) check {
 	u.want(!in.XRCSRQUmemValid() && !ctx.DBRUmemValid(), noWQUmem)
 	u.want(ctx.LogXRCSRQSize() <= logMaxSRQSize, badWQSize)
 	u.want(record%8 == 0, umemUnaligned)
+	var b buffer
+	stride := uint64(segBytes) << ctx.LogRQStride()
 	if u.refused == ok {
-		_, fits := bufferOf(in.PAS(), shift, uint64(ctx.PageOffset())<<shift/64, 16<<ctx.LogRQStride()<<ctx.LogXRCSRQSize())
+		fits := false
+		b, fits = bufferOf(in.PAS(), shift, uint64(ctx.PageOffset())<<shift/64, stride<<ctx.LogXRCSRQSize())
 		u.want(fits, badPAS)
 	}
 	u.hold(entryOf(h.xrcds.get(ctx.XRCD())), true, badXRCD)
 	u.hold(entryOf(h.pds.get(ctx.PD())), true, badPD)
-	u.hold(entryOf(h.cqs.get(ctx.CQN())), true, badCQN)
-	return h.make(c, h.srqs, &u, ctx, func(_ uint32, r *resource) { r.kind = kindXRCSRQ })
+	q := h.cqs.get(ctx.CQN())
+	u.hold(entryOf(q), true, badCQN)
+	return h.make(c, h.srqs, &u, ctx, func(id uint32, r *resource) {
+		r.kind = kindXRCSRQ
+		r.recv = &recvQueue{
+			number: id, buf: b, log: ctx.LogXRCSRQSize(), stride: stride, skip: segBytes, record: record, mask: counter16, shared: true,
+			limit: ctx.Lwm(), user: user{ctx.PD(), anyQPN, ctx.Rlky() || c.uid == 0}, cq: q.ring.Load(), index: ctx.UserIndex(),
+		}
+	})
 }
 
 func (h *HCA) armXRCSRQ(c command) check {
@@ -372,6 +428,7 @@ func (h *HCA) armXRCSRQ(c command) check {
 		return badSRQN
 	}
 	mlx5.XRCSRQC(r.ctx).SetLwm(in.Lwm())
+	h.arm(r.recv, in.Lwm())
 	r.mu.Unlock()
 	return ok
 }
@@ -382,21 +439,24 @@ func (h *HCA) queryXRCSRQ(c command) check {
 func (h *HCA) destroyXRCSRQ(c command) check { return h.unmake(c, h.srqs, kindXRCSRQ, badSRQN) }
 
 // rqt collects the receive queues of a table.
-func (u *holding) rqt(h *HCA, ctx mlx5.RQTC, list []byte, most uint16) {
+func (u *holding) rqt(h *HCA, ctx mlx5.RQTC, list []byte, most uint16) (rqs []*resource) {
 	n := int(ctx.RQTActualSize())
 	u.want(ctx.ListQType() == 0 && !ctx.RQVHCAIDFormat(), badWQType)
 	u.want(n <= int(most) && 4*n <= len(list), badRQTSize)
 	for i := 0; i < n && u.refused == ok; i++ {
-		u.hold(entryOf(h.rqs.get(binary.BigEndian.Uint32(list[4*i:])&counterMask)), false, badRQN)
+		rq := h.rqs.get(binary.BigEndian.Uint32(list[4*i:]) & counterMask)
+		u.hold(entryOf(rq), false, badRQN)
+		rqs = append(rqs, rq)
 	}
+	return rqs
 }
 
 func (h *HCA) createRQT(c command) check {
 	ctx := mlx5.CreateRQTIn(c.in).RQTContext()
 	u := holding{uid: c.uid}
 	u.want(ctx.RQTMaxSize() <= 1<<logMaxRQTSize, badRQTSize)
-	u.rqt(h, ctx, c.in[mlx5.CreateRQTInSize:], ctx.RQTMaxSize())
-	return h.make(c, h.rqts, &u, ctx, nil)
+	rqs := u.rqt(h, ctx, c.in[mlx5.CreateRQTInSize:], ctx.RQTMaxSize())
+	return h.make(c, h.rqts, &u, ctx, func(_ uint32, r *resource) { r.targets = rqs })
 }
 
 func (h *HCA) modifyRQT(c command) check {
@@ -412,13 +472,13 @@ func (h *HCA) modifyRQT(c command) check {
 	ctx := mlx5.RQTC(r.ctx)
 	most := ctx.RQTMaxSize()
 	u := holding{uid: c.uid}
-	u.rqt(h, in.Ctx(), c.in[mlx5.ModifyRQTInSize:], most)
+	rqs := u.rqt(h, in.Ctx(), c.in[mlx5.ModifyRQTInSize:], most)
 	if u.refused != ok {
 		unuseAll(u.held)
 		return u.refused
 	}
 	unuseAll(r.held)
-	r.held, r.ctx = u.held, slices.Clone([]byte(in.Ctx()))
+	r.held, r.ctx, r.targets = u.held, slices.Clone([]byte(in.Ctx())), rqs
 	mlx5.RQTC(r.ctx).SetRQTMaxSize(most)
 	return ok
 }

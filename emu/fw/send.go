@@ -5,66 +5,52 @@ package fw
 import (
 	"encoding/binary"
 	"sync"
-	"sync/atomic"
 
 	"devxlab.example/mlx5"
 )
 
 const wqeBlock = 64 // bytes of a send queue's unit, WQEBB
 
-// Opcodes of work requests (linux/mlx5/device.h, MLX5_OPCODE_*).
-const (
-	opNOP     = 0x00
-	opSend    = 0x0a
-	opSendImm = 0x0b
-	opLSO     = 0x0e
-)
-
-// sendQueue is a send queue in the host's memory: that of a queue pair, or an
-// SQ of its own.
+// sendQueue is a send queue in the host's memory: that of a queue pair, whose
+// lock guards it, or an SQ of its own.
 type sendQueue struct {
-	mu      sync.Mutex
-	number  uint32
-	index   uint32 // the driver's own, which completions carry
-	cq      *cqRing
-	buf     buffer
-	at      uint64 // of the first block in buf, behind a receive queue
-	log     uint8
-	record  uint64
-	cc      uint16
-	running bool // its state lets it work
-	lossy   bool // what it sends leaves without an answer: raw packets, datagrams
-	broken  bool
+	mu     sync.Mutex // of an SQ
+	ep     *endpoint  // of a queue pair
+	number uint32
+	index  uint32 // the driver's own, which completions carry
+	cq     *cqRing
+	buf    buffer
+	at     uint64 // of the first block in buf, behind a receive queue
+	log    uint8
+	record uint64
+	cc     uint16 // what was taken
+	broken bool
 
-	pending atomic.Int32 // doorbells that nobody has looked at
+	// The rest is of an SQ.
+	running bool // its state lets it work
+	wait    bool // queued at the port, under the port's lock
+	who     user
+	wqe     wqe
 }
 
 // Ring takes a doorbell of a send queue. It returns at once; the queue works
-// on a goroutine of its own.
+// on the port's goroutine.
 func (h *HCA) Ring(number uint32) {
 	h.doorbells.Add(1)
-	if q := h.sendQueueOf(number); q != nil {
-		h.kick(q)
+	switch q := h.sendQueueOf(number); {
+	case q == nil:
+	case q.ep != nil:
+		h.wake(q.ep)
+	default:
+		h.wake(q)
 	}
-}
-
-// kick makes the queue look for work; one goroutine at most does.
-func (h *HCA) kick(q *sendQueue) {
-	if q.pending.Add(1) != 1 {
-		return
-	}
-	go func() {
-		for n := q.pending.Load(); ; n = q.pending.Load() {
-			h.work(q)
-			if q.pending.CompareAndSwap(n, 0) {
-				return
-			}
-		}
-	}()
 }
 
 func (h *HCA) sendQueueOf(number uint32) *sendQueue {
 	if number >= firstSQN {
+		if h.sqs == nil {
+			return nil
+		}
 		if s := h.sqs.get(number); s != nil {
 			return s.queue.Load()
 		}
@@ -76,48 +62,43 @@ func (h *HCA) sendQueueOf(number uint32) *sendQueue {
 	return nil
 }
 
-// work executes what is between the queue's counter and the driver's. The
-// device has no wire yet: what needs the other end stays where it is.
-func (h *HCA) work(q *sendQueue) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.running || q.broken {
-		return
-	}
+// next reads the next work request and returns how many units of 16 bytes it
+// has; 0 if there is none, or if the queue makes no sense. That breaks it.
+func (h *HCA) next(q *sendQueue, w *wqe) (ds int) {
 	var rec [4]byte
 	if h.mem.ReadDMA(q.record+4, rec[:]) != nil {
 		h.breakQueue(q)
-		return
+		return 0
 	}
-	for pi := uint16(binary.BigEndian.Uint32(rec[:])); q.cc != pi; {
-		var w [16]byte // the control segment, which no block splits
-		at := q.at + uint64(q.cc)&(1<<q.log-1)*wqeBlock
-		blocks := uint16(0)
-		if q.buf.read(h.mem, at, w[:]) == nil {
-			blocks = uint16((binary.BigEndian.Uint32(w[4:])&0x3f*16 + wqeBlock - 1) / wqeBlock)
-		}
-		if blocks == 0 || blocks > pi-q.cc {
+	posted := uint16(binary.BigEndian.Uint32(rec[:])) - q.cc
+	if posted == 0 {
+		return 0
+	}
+	blocks := uint16(0)
+	if h.readBlock(q, 0, w.raw[:segBytes]) {
+		ds = int(binary.BigEndian.Uint32(w.raw[4:]) & 0x3f)
+		blocks = uint16((ds*segBytes + wqeBlock - 1) / wqeBlock)
+	}
+	if blocks == 0 || blocks > posted || int(posted) > 1<<q.log {
+		h.breakQueue(q)
+		return 0
+	}
+	for i := range blocks {
+		end := min(int(i+1)*wqeBlock, ds*segBytes)
+		if !h.readBlock(q, i, w.raw[int(i)*wqeBlock:end]) {
 			h.breakQueue(q)
-			return
+			return 0
 		}
-		op := w[3]
-		switch {
-		case op == opNOP, q.lossy && (op == opSend || op == opSendImm || op == opLSO):
-		default:
-			return
-		}
-		if w[11]&0x08 != 0 { // fm_ce_se: a completion is wanted
-			e := cqe{cqeSize - 1: cqeRequest << 4}
-			binary.BigEndian.PutUint32(e[0x20:], q.index)
-			binary.BigEndian.PutUint32(e[0x38:], uint32(op)<<24|q.number)
-			binary.BigEndian.PutUint16(e[0x3c:], q.cc)
-			if !h.complete(q.cq, &e, false) {
-				q.broken = true
-				return
-			}
-		}
-		q.cc += blocks
 	}
+	w.index, w.blocks = q.cc, blocks
+	q.cc += blocks
+	return ds
+}
+
+// readBlock reads from the beginning of a block of the ring.
+func (h *HCA) readBlock(q *sendQueue, i uint16, b []byte) bool {
+	at := q.at + uint64(q.cc+i)&(1<<q.log-1)*wqeBlock
+	return q.buf.read(h.mem, at, b) == nil
 }
 
 // breakQueue ends a queue whose memory or work makes no sense.
@@ -139,7 +120,7 @@ const (
 	rscSQ = 2
 )
 
-// run starts or stops a queue; reset forgets how far it came.
+// run starts or stops an SQ; reset forgets how far it came.
 func (h *HCA) run(q *sendQueue, running, reset bool) {
 	q.mu.Lock()
 	q.running = running
@@ -148,6 +129,52 @@ func (h *HCA) run(q *sendQueue, running, reset bool) {
 	}
 	q.mu.Unlock()
 	if running {
-		h.kick(q)
+		h.wake(q)
 	}
 }
+
+func (q *sendQueue) queued() *bool { return &q.wait }
+
+// turn sends up to a turn's frames of an SQ.
+func (q *sendQueue) turn(h *HCA) (more bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for range turnPackets {
+		if !q.running || q.broken {
+			return false
+		}
+		ds := h.next(q, &q.wqe)
+		if ds == 0 {
+			return false
+		}
+		w := &q.wqe
+		w.op = w.raw[3]
+		if w.op != opNOP && !h.sendFrames(q, w, ds) {
+			h.failSQ(q, w)
+			return false
+		}
+		if w.raw[11]&wqeCompletion != 0 {
+			h.completeSQ(q, w, &cqe{cqeOpcode: cqeRequest << 4})
+		}
+	}
+	return true
+}
+
+func (h *HCA) completeSQ(q *sendQueue, w *wqe, e *cqe) {
+	binary.BigEndian.PutUint32(e[cqeIndex:], q.index)
+	binary.BigEndian.PutUint32(e[cqeQPN:], uint32(w.op)<<24|q.number)
+	binary.BigEndian.PutUint16(e[cqeCounter:], w.index)
+	if !h.complete(q.cq, e, false) {
+		q.broken = true
+	}
+}
+
+// failSQ ends an SQ with an error completion, which the driver recovers from by
+// a reset of the queue (mlx5e_tx_err_cqe_work).
+func (h *HCA) failSQ(q *sendQueue, w *wqe) {
+	h.completeSQ(q, w, failFrame.completion(cqeRequestErr))
+	q.broken = true
+}
+
+// failFrame is what a real card said of a corrupt work request of an SQ.
+var failFrame = failure{0x02, 0x68, 0x01, 0}

@@ -16,9 +16,10 @@ type span struct {
 
 // flow is an entry of a flow table.
 type flow struct {
-	ctx  []byte
-	held []*entry
-	cost int
+	ctx   []byte
+	dests []byte
+	held  []*entry
+	cost  int
 }
 
 // Steering tables that the device has (fs_flow_table_type in the driver's
@@ -154,7 +155,7 @@ func (h *HCA) createFlowGroup(c command) check {
 		u.want(s.first <= s.end && s.end < 1<<mlx5.FlowTableContext(t.ctx).LogSize(), badFlowRange)
 		u.want(!h.overlaps(s), badFlowRange)
 	}
-	return h.make(c, h.fgs, &u, nil, func(id uint32, r *resource) { r.group = s })
+	return h.make(c, h.fgs, &u, in.MatchCriteria(), func(id uint32, r *resource) { r.group = s })
 }
 
 // overlaps reports whether a group of the same table has some of a range.
@@ -182,7 +183,7 @@ func (h *HCA) destroyFlowGroup(c command) check {
 	}
 	return destroy(h, c, h.fgs, in.GroupID(), badGroup, func(h *HCA, r *resource) {
 		unuseAll(r.held)
-		r.held, r.group = nil, span{}
+		r.held, r.ctx, r.group = nil, nil, span{}
 	})
 }
 
@@ -234,7 +235,7 @@ func (h *HCA) setFlow(c command) check {
 		unuseAll(old.held)
 		h.reserve(-old.cost)
 	}
-	t.flows[in.FlowIndex()] = &flow{slices.Clone([]byte(ctx)), u.held, cost(c.in)}
+	t.flows[in.FlowIndex()] = &flow{slices.Clone([]byte(ctx)), slices.Clone(c.in[mlx5.SetFTEInSize:][:int(ctx.DestinationListSize())*destBytes]), u.held, cost(c.in)}
 	return ok
 }
 

@@ -4,6 +4,9 @@ package pci
 
 import (
 	"encoding/binary"
+	"time"
+
+	"devxlab.example/mlx5"
 )
 
 // Delivery is the status of a command's delivery: whether its descriptor and
@@ -100,7 +103,10 @@ func (d *device) command(queue uint64, slot int) {
 		d.release(slot)
 		return
 	}
-	status := d.execute(&e)
+	status, answered := d.execute(&e)
+	if !answered { // the slot stays in use
+		return
+	}
 	if status != DeliveryOK {
 		d.f.config.Log("slot %d: delivery status %#x", slot, uint8(status))
 		clear(e[atOut : atOut+inline])
@@ -123,52 +129,99 @@ func (d *device) command(queue uint64, slot int) {
 func (d *device) release(slot int) { d.busy.And(^uint32(1 << slot)) }
 
 // execute takes the command that an entry describes, and writes its answer into
-// the entry and its mailboxes.
-func (d *device) execute(e *[entryBytes]byte) Delivery {
-	inLen, outLen := binary.BigEndian.Uint32(e[atInLen:]), binary.BigEndian.Uint32(e[atOutLen:])
-	inPtr, outPtr := binary.BigEndian.Uint64(e[atInPtr:]), binary.BigEndian.Uint64(e[atOutPtr:])
+// the entry and its mailboxes. A fault may leave it without an answer.
+func (d *device) execute(e *[entryBytes]byte) (status Delivery, answered bool) {
+	in, way, status := d.take(e)
+	if status != DeliveryOK {
+		return status, true
+	}
+	w := d.f.fate(in)
+	if w.delivery != DeliveryOK {
+		return w.delivery, true
+	}
+	out := make([]byte, max(binary.BigEndian.Uint32(e[atOutLen:]), inline))
 	switch {
-	case e[atType] != typePCI:
-		return DeliveryDescriptor
-	case sum(e[:]) != goodSum:
-		return DeliverySignature
-	case e[1]|e[2]|e[3]|e[atReserved] != 0:
-		return DeliveryReserved
-	case inLen > maxInput:
-		return DeliveryInLength
-	case outLen > maxOut:
-		return DeliveryOutLength
-	case inLen > inline && inPtr%blockAlign != 0:
-		return DeliveryInAlign
-	case outLen > inline && outPtr%blockAlign != 0:
-		return DeliveryOutAlign
+	case d.failed() || d.gone(): // by a fault whose turn was this command
+		return DeliveryOK, false
+	case w.silent && w.late == 0 && !w.done:
+		return DeliveryOK, false
+	case w.late > 0 && !d.hold(w.late):
+		return DeliveryOK, false
 	}
-	in := append(make([]byte, 0, min(inLen, 1<<12)), e[atIn:atIn+min(inLen, inline)]...)
-	var block [blockData + blockTail]byte
-	status := d.chain(inPtr, int(inLen)-inline, e[atToken], DeliveryInAlign, block[:], func(_ uint64, data []byte) {
-		in = append(in, data...)
-	})
-	if status != DeliveryOK {
-		return status
+	if w.status != mlx5.StatusOK {
+		out[0] = byte(w.status)
+		binary.BigEndian.PutUint32(out[4:], w.syndrome)
+	} else {
+		d.hca.Exec(in, out)
 	}
-	// The way of the answer is looked at before anything happens.
-	var way []uint64
-	status = d.chain(outPtr, int(outLen)-inline, e[atToken], DeliveryOutAlign, block[blockData:], func(addr uint64, _ []byte) {
-		way = append(way, addr)
-	})
-	if status != DeliveryOK {
-		return status
+	if w.silent && w.done {
+		return DeliveryOK, false
 	}
-	out := make([]byte, max(outLen, inline))
-	d.hca.Exec(in, out)
 	copy(e[atOut:atOut+inline], out)
 	for i, addr := range way {
 		from := inline + i*blockData
 		if d.host.WriteDMA(addr, out[from:min(from+blockData, len(out))]) != nil {
-			return DeliveryFirmware
+			return DeliveryFirmware, true
 		}
 	}
-	return DeliveryOK
+	return DeliveryOK, true
+}
+
+// gone reports whether the host was taken away.
+func (d *device) gone() bool {
+	select {
+	case <-d.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// hold waits, and reports whether the device is still there then.
+func (d *device) hold(t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-d.ended:
+		return false
+	}
+}
+
+// take reads the command that an entry describes and looks at the way of its
+// answer, before anything happens.
+func (d *device) take(e *[entryBytes]byte) (in []byte, way []uint64, status Delivery) {
+	inLen, outLen := binary.BigEndian.Uint32(e[atInLen:]), binary.BigEndian.Uint32(e[atOutLen:])
+	inPtr, outPtr := binary.BigEndian.Uint64(e[atInPtr:]), binary.BigEndian.Uint64(e[atOutPtr:])
+	switch {
+	case e[atType] != typePCI:
+		return nil, nil, DeliveryDescriptor
+	case sum(e[:]) != goodSum:
+		return nil, nil, DeliverySignature
+	case e[1]|e[2]|e[3]|e[atReserved] != 0:
+		return nil, nil, DeliveryReserved
+	case inLen > maxInput:
+		return nil, nil, DeliveryInLength
+	case outLen > maxOut:
+		return nil, nil, DeliveryOutLength
+	case inLen > inline && inPtr%blockAlign != 0:
+		return nil, nil, DeliveryInAlign
+	case outLen > inline && outPtr%blockAlign != 0:
+		return nil, nil, DeliveryOutAlign
+	}
+	in = append(make([]byte, 0, min(inLen, 1<<12)), e[atIn:atIn+min(inLen, inline)]...)
+	var block [blockData + blockTail]byte
+	status = d.chain(inPtr, int(inLen)-inline, e[atToken], DeliveryInAlign, block[:], func(_ uint64, data []byte) {
+		in = append(in, data...)
+	})
+	if status != DeliveryOK {
+		return nil, nil, status
+	}
+	status = d.chain(outPtr, int(outLen)-inline, e[atToken], DeliveryOutAlign, block[blockData:], func(addr uint64, _ []byte) {
+		way = append(way, addr)
+	})
+	return in, way, status
 }
 
 // chain walks the n bytes in the mailboxes from next on, and calls f with the

@@ -3,6 +3,7 @@
 package pci
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/bits"
 	"sync"
@@ -41,6 +42,10 @@ const (
 	healthSyn = regHealth + 0x3c
 
 	rfr = 1 << 31 // the device asks for a reset
+
+	// The driver may reset the firmware through nic_interface (health.c
+	// reset_fw_if_needed, MLX5_FW_RESET_SUPPORTED_OFFSET).
+	resetSupported = 1 << 30
 )
 
 // States of the interface to the driver, in bits 8 to 10 of regCmdqLow
@@ -54,9 +59,14 @@ const (
 )
 
 const (
-	beat       = 10 * time.Millisecond // of the health counter: the driver looks every 2 s
-	maxTimeout = (1<<20 - 1) * time.Millisecond
+	beat = 10 * time.Millisecond // of the health counter: the driver looks every 2 s
+
+	// What the driver has by itself (lib/tout.c, tout_def_sw_val).
+	defaultCommandTime = time.Minute
+	defaultInitTime    = 2 * time.Second
 )
+
+func milliseconds(t, orElse time.Duration) uint32 { return uint32(cmp.Or(t, orElse).Milliseconds()) }
 
 // device is a function between two resets.
 type device struct {
@@ -74,6 +84,8 @@ type device struct {
 
 	queue atomic.Uint64 // address of the command queue; 0: none, doorbells are ignored
 	busy  atomic.Uint32 // slots whose commands are executing
+
+	ended chan struct{} // closed when the host was taken away
 
 	half [2]uint32 // an 8-byte doorbell of which 4 came: where, and what
 }
@@ -103,7 +115,7 @@ func (g *gated) Interrupt(vector int) {
 }
 
 func (f *Function) newDevice(host Host) (*device, error) {
-	d := &device{f: f, host: &gated{host: host}, start: time.Now(), nic: nicDisabled}
+	d := &device{f: f, host: &gated{host: host}, start: time.Now(), nic: nicDisabled, ended: make(chan struct{})}
 	hca, err := fw.New(fw.Config{
 		Profile:   f.config.Profile,
 		LogMaxQP:  f.config.LogMaxQP,
@@ -113,11 +125,15 @@ func (f *Function) newDevice(host Host) (*device, error) {
 		Vectors:   vectors,
 		UARs:      barSize/uarPage - firstUAR,
 		MAC:       f.config.MAC,
+
+		HealthPoll: f.config.HealthPoll,
+		Overflow:   d.overflowed,
 	})
 	if err != nil {
 		return nil, err
 	}
 	hca.Trace(f.config.Trace)
+	hca.Connect(f.wire)
 	d.hca = hca
 	return d, nil
 }
@@ -128,6 +144,7 @@ func (d *device) end() {
 	d.host.mu.Lock()
 	d.host.host = nowhere{}
 	d.host.mu.Unlock()
+	close(d.ended)
 	d.hca.Shut()
 }
 
@@ -137,11 +154,16 @@ func (d *device) read(off int64) uint32 {
 		return fwMinor<<16 | fwMajor
 	case regCmdifRev:
 		return cmdifRev<<16 | fwSub
-	case regCmdTime, regInitTime:
-		if t := d.f.config.CommandTimeout; t > 0 {
-			return uint32(t.Milliseconds())
+	case regCmdTime:
+		return milliseconds(d.f.config.CommandTimeout, defaultCommandTime)
+	case regInit:
+		return resetSupported // and not initialising
+	case regInitTime:
+		// That it is not 0 makes the driver read regCmdTime and the register DTOR.
+		if d.f.config.CommandTimeout == 0 && d.f.config.HealthPoll == 0 {
+			return 0
 		}
-		return 0
+		return milliseconds(0, defaultInitTime)
 	case regTimerHigh:
 		return uint32(time.Since(d.start).Nanoseconds() >> 32)
 	case regTimerLow:
@@ -184,8 +206,9 @@ func (d *device) write(off int64, v uint32) (reset bool) {
 		d.high = v
 		return false
 	}
+	before := d.nic
 	d.low, d.nic = v&^0xfff, v>>nicShift&nicMask
-	if d.nic == nicReset {
+	if d.nic == nicReset || d.nic == nicDisabled && before != nicDisabled { // the latter ends a fast teardown
 		return true
 	}
 	d.queue.Store(0)

@@ -41,13 +41,18 @@ type Config struct {
 	// the time of the driver's worker, and here a real driver takes it. Its Slots
 	// decide how many commands the queue holds: 2^n - 1 of them, and one for pages.
 	Profile  *fw.Profile
-	MAC      [6]byte // of the port; zero: 0c:42:a1:00:00:01
+	MAC      [6]byte // of the port; zero: DefaultMAC
 	LogMaxQP int     // as in fw.Config
 	Seed     uint64  // as in fw.Config
 
-	// CommandTimeout is how long the driver is told to wait for a command, in
-	// milliseconds; 0: what it does by itself, 60 s. Linux 5.16 and later heed it.
+	// CommandTimeout is how long the driver is told to wait for a command, and
+	// HealthPoll how often to look at the health buffer, both in milliseconds; 0:
+	// what it does by itself, 60 s and 2 s. Linux 5.16 and later heed them.
 	CommandTimeout time.Duration
+	HealthPoll     time.Duration
+
+	Faults []Fault // armed each time that the function is plugged in
+	Kill   func()  // ends the process that the device is, for FaultKill; nil: it is none
 
 	// Trace gets each command when it is done; in and out must not be kept.
 	Trace func(in, out []byte, took time.Duration)
@@ -62,6 +67,9 @@ const (
 	firstUAR = 6
 )
 
+// DefaultMAC is a port's address if none is given.
+var DefaultMAC = [6]byte{0x0c, 0x42, 0xa1, 0, 0, 1}
+
 // Function is one PCI function. Its methods may be called at the same time.
 type Function struct {
 	config Config
@@ -71,7 +79,12 @@ type Function struct {
 	host    Host // nil: none
 	space   space
 	dev     *device
+	wire    fw.Wire      // of the port; nil: none
+	gone    bool         // it does not answer on the bus: FaultUnplug
 	running atomic.Int32 // commands, those of devices that were reset included
+
+	faults sync.Mutex // of armed; taken last
+	armed  []*armed
 }
 
 // New makes a function that is plugged into nothing.
@@ -90,10 +103,18 @@ func New(c Config) (*Function, error) {
 	}
 	c.Profile = &p
 	if c.MAC == [6]byte{} {
-		c.MAC = [6]byte{0x0c, 0x42, 0xa1, 0, 0, 1}
+		c.MAC = DefaultMAC
 	}
-	if c.CommandTimeout < 0 || c.CommandTimeout > maxTimeout {
-		return nil, fmt.Errorf("pci: command time-out %v is not within 0 to %v", c.CommandTimeout, maxTimeout)
+	if c.CommandTimeout < 0 || c.CommandTimeout > fw.MaxTimeout {
+		return nil, fmt.Errorf("pci: command time-out %v is not within 0 to %v", c.CommandTimeout, fw.MaxTimeout)
+	}
+	for _, x := range c.Faults {
+		if err := x.check(); err != nil {
+			return nil, fmt.Errorf("%w %v: %w", ErrFault, x, err)
+		}
+		if x.Kind == FaultKill && c.Kill == nil {
+			return nil, fmt.Errorf("%w %v: this device is no process of its own", ErrFault, x)
+		}
 	}
 	if c.Log == nil {
 		c.Log = func(string, ...any) {}
@@ -122,10 +143,32 @@ func (nowhere) Interrupt(int)                 {}
 // Attach plugs the function in, as new.
 func (f *Function) Attach(h Host) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.host = h
+	f.gone = false
 	f.renew("attached")
+	f.mu.Unlock()
+	f.faults.Lock()
+	f.armed = nil
+	f.faults.Unlock()
+	for _, x := range f.config.Faults {
+		if err := f.Inject(x); err != nil {
+			f.config.Log("%v", err)
+		}
+	}
 }
+
+// Connect gives the port a wire; nil takes it away. The wire stays when the
+// function is reset.
+func (f *Function) Connect(w fw.Wire) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wire = w
+	f.dev.hca.Connect(w)
+}
+
+// Receive takes a frame that arrives at the port; it belongs to the function
+// from then on.
+func (f *Function) Receive(frame []byte) { f.device().hca.Receive(frame) }
 
 // Detach pulls it out. When it returns, the host's methods are no longer
 // called.
@@ -153,7 +196,7 @@ func (f *Function) renew(why string) {
 
 func (f *Function) replace() {
 	host := f.host
-	if host == nil {
+	if host == nil || f.gone {
 		host = nowhere{}
 	}
 	f.dev.end()
@@ -201,14 +244,25 @@ func (f *Function) RaiseHealth(syndrome uint8, fatal bool) {
 func (f *Function) ReadConfig(off int, b []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.gone {
+		ones(b)
+		return
+	}
 	f.space.read(off, b)
+}
+
+// ones is what a bus reads where nobody answers.
+func ones(b []byte) {
+	for i := range b {
+		b[i] = 0xff
+	}
 }
 
 // WriteConfig writes configuration space: what can be written of it.
 func (f *Function) WriteConfig(off int, b []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.space.write(off, b) {
+	if !f.gone && f.space.write(off, b) {
 		f.renew("function level reset")
 	}
 }
@@ -216,13 +270,16 @@ func (f *Function) WriteConfig(off int, b []byte) {
 // ReadBAR reads the memory of BAR 0; outside are ones.
 func (f *Function) ReadBAR(bar int, off int64, b []byte) {
 	if bar != 0 || off < 0 || off > barSize-int64(len(b)) {
-		for i := range b {
-			b[i] = 0xff
-		}
+		ones(b)
 		return
 	}
 	f.mu.Lock()
 	d := f.dev
+	if f.gone {
+		f.mu.Unlock()
+		ones(b)
+		return
+	}
 	if off < tableEnd && off+int64(len(b)) > tableAt {
 		f.space.readTable(off, b) // MSI-X survives resets of the firmware only
 		f.mu.Unlock()

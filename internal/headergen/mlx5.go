@@ -36,7 +36,7 @@ const structs = `
 	query_q_counter_in query_q_counter_out
 	enable_hca_in enable_hca_out disable_hca_in disable_hca_out init_hca_in init_hca_out teardown_hca_in teardown_hca_out
 	query_pages_in query_pages_out manage_pages_in manage_pages_out set_issi_in set_issi_out set_hca_cap_in set_hca_cap_out
-	access_register_in access_register_out ptys_reg pmtu_reg paos_reg mad_ifc_in mad_ifc_out
+	access_register_in access_register_out ptys_reg pmtu_reg paos_reg dtor_reg default_timeout mad_ifc_in mad_ifc_out
 	atomic_caps per_protocol_networking_offload_caps flow_table_nic_cap flow_table_prop_layout flow_table_fields_supported
 	query_special_contexts_in query_special_contexts_out query_eq_in query_eq_out
 	nic_vport_context query_nic_vport_context_in query_nic_vport_context_out
@@ -75,7 +75,7 @@ const capAccessors = `
 	log_max_eq_sz log_max_mcg log_max_bsf_list_size log_max_ra_res_dc cmdif_checksum cq_moderation cq_resize block_lb_mc
 	compact_address_vector umr_modify_atomic_disabled uar_sz log_pg_sz log_max_tis log_max_tir log_max_sq log_max_rq
 	log_max_rqt log_max_rqt_size log_max_tis_per_sq log_max_vlan_list log_max_current_uc_list log_max_current_mc_list
-	cache_line_128byte disable_local_lb_uc disable_local_lb_mc max_wqe_sz_sq_dc`
+	cache_line_128byte disable_local_lb_uc disable_local_lb_mc max_wqe_sz_sq_dc fast_teardown force_teardown`
 
 // MLX5 returns the generated files of package mlx5 by name. overlay is the
 // text of its overlay file.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ const (
 	patience  = 20 * time.Second // for what the kernel does by itself, under emulation
 	probeWait = 3 * time.Second  // a probe that is asynchronous; others are over when the module is loaded
 	byeWait   = 5 * time.Second
+	offWait   = 15 * time.Second
 	pollEvery = 10 * time.Millisecond
 )
 
@@ -41,6 +43,15 @@ func Init() error {
 	}
 	unix.Sync()
 	return unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// cutOff ends a machine whose kernel does not come down: a driver may wait for
+// ever for a device that was made to fail (mlx5_core's cmd.c, mlx5_cmd_flush, for a
+// command that was never answered).
+func cutOff() {
+	time.Sleep(offWait)
+	fmt.Fprintf(os.Stderr, "devxlab init: the kernel has not come down within %v: cut off\n", offWait)
+	_ = os.WriteFile("/proc/sysrq-trigger", []byte("b"), 0)
 }
 
 func guarded() (err error) {
@@ -79,6 +90,9 @@ func boot() error {
 	var job Job
 	if err := json.Unmarshal(b, &job); err != nil {
 		return fmt.Errorf("%s: %w", JobFile, err)
+	}
+	if job.ForceOff {
+		defer func() { go cutOff() }()
 	}
 	loadErr := load(job.Modules)
 	_ = unix.Mount("config", "/sys/kernel/config", "configfs", 0, "") // rdma_cm brings it
@@ -179,12 +193,10 @@ func devicesUp(n int) error {
 	}
 	defer unix.Close(s)
 	links, _ := os.ReadDir("/sys/class/net")
-	host := 0
 	for _, l := range links {
 		driver, _ := os.Readlink(filepath.Join("/sys/class/net", l.Name(), "device/driver"))
 		if filepath.Base(driver) == "mlx5_core" {
-			host++
-			if err := address(s, l.Name(), [4]byte{192, 168, 7, byte(host)}); err != nil {
+			if err := address(s, l.Name(), [4]byte{192, 168, 7, hostNumber(l.Name())}); err != nil {
 				return fmt.Errorf("address of %s: %w", l.Name(), err)
 			}
 		}
@@ -215,6 +227,17 @@ func devicesUp(n int) error {
 		}
 	}
 	return nil
+}
+
+// hostNumber is the last byte of a link's address, so that cards on one wire
+// have IP addresses of their own in whichever guest they are.
+func hostNumber(link string) byte {
+	b, _ := os.ReadFile(filepath.Join("/sys/class/net", link, "address"))
+	mac, _ := net.ParseMAC(strings.TrimSpace(string(b)))
+	if len(mac) == 0 {
+		return 1
+	}
+	return min(max(mac[len(mac)-1], 1), 254)
 }
 
 func up(s int, name string) error {

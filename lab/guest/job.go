@@ -32,6 +32,8 @@ type Job struct {
 	Modules []Module
 	Devices int // how many RDMA devices must come up
 	Get     []Get
+
+	ForceOff bool // cut the machine off if its kernel does not come down
 }
 
 // Get is a file or directory to send back.

@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fw
+
+import (
+	"encoding/binary"
+	"time"
+
+	"devxlab.example/mlx5"
+)
+
+// serviceKind is what a queue pair's work requests look like.
+type serviceKind uint8
+
+const (
+	kindConnected serviceKind = iota // RC, UC
+	kindXRC
+	kindUD  // and GSI
+	kindReg // UMR only
+)
+
+// endpoint is what of a queue pair moves data: its lock is the queue pair's.
+// While it is held nothing is sent: frames wait in out until it is released.
+type endpoint struct {
+	q        *qp
+	kind     serviceKind
+	st       mlx5.ServiceType
+	who      user
+	kernel   bool // uid 0: its UMR work requests may change any key
+	state    mlx5.State
+	sq       *sendQueue // nil: none
+	rq       *recvQueue // nil: none
+	recvCQ   *cqRing
+	recvIdx  uint32 // the driver's own number, for completions
+	counters *counterSet
+	route    route
+	mtu      int
+	remote   uint32
+	signed   bool // its receive entries begin with a signature
+
+	req requester
+	rsp responder
+
+	out   [][]byte
+	loop  bool // it hears its own multicasts
+	wait  bool // queued at the port, under the port's lock
+	polls int  // looks at the receive queue since it went to ERR
+	poll  timer
+}
+
+func (e *endpoint) queued() *bool { return &e.wait }
+
+// turn does a part of what there is to do.
+func (e *endpoint) turn(h *HCA) (more bool) {
+	e.q.mu.Lock()
+	if e.q.ep != e || !e.q.live.Load() {
+		e.q.mu.Unlock()
+		return false
+	}
+	more = e.respond(h)
+	switch {
+	case e.sq == nil || e.sq.broken:
+	case e.state == mlx5.StateErr:
+		e.flush(h)
+	case e.state == mlx5.StateRTS || e.state == mlx5.StateSQD:
+		switch e.kind {
+		case kindUD:
+			more = e.sendDatagrams(h) || more
+		default:
+			more = e.request(h) || more
+		}
+	}
+	e.send(h)
+	return more
+}
+
+// send unlocks the queue pair and sends what waits.
+func (e *endpoint) send(h *HCA) {
+	out, loop := e.out, e.loop
+	e.out = nil
+	e.q.mu.Unlock()
+	for _, f := range out {
+		h.transmit(f, true, loop)
+	}
+}
+
+// deliver gives a packet to the queue pair that it is for, or for a multicast
+// to those that have joined.
+func (h *HCA) deliver(k *packet) {
+	if k.dmac[0]&groupBit != 0 {
+		if k.transportOf() == transportUD && k.qpn == multicastQPN {
+			h.deliverMulticast(k)
+		}
+		return
+	}
+	q := h.qps.get(k.qpn)
+	if k.qpn == gsiQPN {
+		q = h.gsi.Load()
+	}
+	if q == nil {
+		return
+	}
+	h.deliverTo(q, k)
+}
+
+func (h *HCA) deliverTo(q *qp, k *packet) {
+	q.mu.Lock()
+	e := q.ep
+	if e == nil || !q.live.Load() || e.state == mlx5.StateRST || e.state == mlx5.StateInit || e.state == mlx5.StateErr {
+		q.mu.Unlock()
+		return
+	}
+	t := k.transportOf()
+	switch {
+	case e.kind == kindUD && t == transportUD:
+		e.datagram(h, k)
+	case e.kind == kindUD || e.kind == kindReg || !e.fromPeer(k):
+	case e.st == mlx5.STRC && t == transportRC, e.st == mlx5.STXRC && t == transportXRC:
+		if k.parts&isResponse != 0 {
+			e.answered(h, k)
+		} else {
+			e.requested(h, k)
+		}
+	case e.st == mlx5.STUC && t == transportUC && k.parts&isResponse == 0:
+		e.unreliable(h, k)
+	}
+	e.send(h)
+	h.wake(e)
+}
+
+// fromPeer reports whether a packet comes from the address that the queue pair
+// is connected to.
+func (e *endpoint) fromPeer(k *packet) bool {
+	return k.v2 == e.route.v2 && k.sgid == e.route.dgid && k.dgid == e.route.sgid
+}
+
+// follow makes the data path follow its queue pair's state. The queue pair is
+// locked.
+func (h *HCA) follow(q *qp, to mlx5.State) {
+	e := q.ep
+	if e == nil {
+		return
+	}
+	was := e.state
+	e.state = to
+	c := mlx5.QPC(q.qpc[:])
+	switch to {
+	case mlx5.StateRST:
+		e.restart(h)
+	case mlx5.StateErr:
+		if was != mlx5.StateErr {
+			e.fail(h)
+		}
+	case mlx5.StateRTR:
+		if was != mlx5.StateRTR {
+			e.rsp.start(c)
+		}
+		if e.st == mlx5.STQp1 {
+			h.gsi.Store(q)
+		}
+	case mlx5.StateRTS:
+		if was == mlx5.StateRTR {
+			e.req.start(c)
+		}
+	}
+	if to == mlx5.StateRTR || to == mlx5.StateRTS {
+		e.connect(h, c)
+	}
+	e.counters = h.counters.get(uint32(c.CounterSetID()))
+	if c.CounterSetID() == 0 {
+		e.counters = nil
+	}
+	h.wake(e)
+}
+
+// connect takes over what the context says about the other end.
+func (e *endpoint) connect(h *HCA, c mlx5.QPC) {
+	if e.mtu = 128 << c.MTU(); e.mtu > 4096 || e.mtu < 256 {
+		e.mtu = 4096
+	}
+	e.remote = c.RemoteQPN()
+	e.req.limits(c)
+	e.rsp.limits(c)
+	a := c.PrimaryAddressPath()
+	r, _ := h.routeFrom(a.SrcAddrIndex())
+	binary.BigEndian.PutUint16(r.dmac[:], a.RMAC4732())
+	binary.BigEndian.PutUint32(r.dmac[2:], a.RMAC310())
+	copy(r.dgid[:], a.RGIDRip())
+	r.tclass, r.flow, r.sport = a.Tclass(), a.FlowLabel(), a.UDPSport()
+	if r.hops = a.HopLimit(); r.hops == 0 {
+		r.hops = roceHopLimit
+	}
+	if r.sport < sportFirst {
+		r.sport = sportFirst | uint16(e.who.qpn^e.remote)
+	}
+	if r.tagged {
+		r.tci |= uint16(a.EthPrio()) << 13
+	}
+	e.route = r
+}
+
+// restart forgets everything: the queue pair is in RESET.
+func (e *endpoint) restart(h *HCA) {
+	h.timers.stop(&e.req.timer)
+	h.timers.stop(&e.poll)
+	e.req.reset()
+	e.rsp.reset()
+	e.out, e.polls = nil, 0
+	if e.sq != nil {
+		e.sq.cc, e.sq.broken = 0, false
+	}
+	if e.rq != nil && !e.rq.shared {
+		e.rq.restart()
+	}
+}
+
+// setState puts the queue pair itself into a state, as errors do.
+func (e *endpoint) setState(h *HCA, s mlx5.State) {
+	mlx5.QPC(e.q.qpc[:]).SetState(uint8(s))
+	h.follow(e.q, s)
+}
+
+// failure is why a work request failed: what its completion says
+// (MLX5_CQE_SYNDROME_* and the vendor's numbers, as real cards gave them).
+type failure struct {
+	syndrome, vendor, hardware, kind byte
+}
+
+var (
+	failLength       = failure{0x01, 0x69, 0, 0}
+	failOperation    = failure{0x02, 0x61, 0x01, 0}
+	failProtection   = failure{0x04, 0x52, 0x93, 0}
+	failReceive      = failure{0x04, 0x56, 0xa9, 0}
+	failFlush        = failure{0x05, 0xf9, 0, 0}
+	failBind         = failure{0x06, 0x78, 0x0f, 0}
+	failResponse     = failure{0x10, 0x68, 0, 0}
+	failRemoteInval  = failure{0x12, 0x8a, 0, 0}
+	failRemoteAccess = failure{0x13, 0x88, 0, 0}
+	failRemoteOp     = failure{0x14, 0x89, 0, 0}
+	failRetry        = failure{0x15, 0x81, 0, 0}
+	failRNR          = failure{0x16, 0x87, 0, 0}
+)
+
+// Offsets in a completion (struct mlx5_cqe64, struct mlx5_err_cqe).
+const (
+	cqeFlags    = 0x18 // flags_rqpn
+	cqeIndex    = 0x20 // srqn_uidx
+	cqeImm      = 0x24
+	cqeBytes    = 0x2c
+	cqeHardware = 0x34
+	cqeKind     = 0x35
+	cqeVendor   = 0x36
+	cqeSyndrome = 0x37
+	cqeQPN      = 0x38 // sop_drop_qpn
+	cqeCounter  = 0x3c
+	cqeOpcode   = 0x3f
+)
+
+// Opcodes of completions (linux/mlx5/device.h, MLX5_CQE_*).
+const (
+	cqeRequest     = 0
+	cqeRecvImm     = 1 // RDMA WRITE with immediate
+	cqeRecvSend    = 2
+	cqeRecvSendImm = 3
+	cqeRecvInval   = 4
+	cqeResize      = 5
+	cqeRequestErr  = 13
+	cqeRecvErr     = 14
+)
+
+func (f *failure) completion(opcode byte) *cqe {
+	e := &cqe{cqeOpcode: opcode << 4, cqeHardware: f.hardware, cqeKind: f.kind, cqeVendor: f.vendor, cqeSyndrome: f.syndrome}
+	return e
+}
+
+// completeSend posts the completion of a request.
+func (e *endpoint) completeSend(h *HCA, w *wqe, c *cqe) {
+	binary.BigEndian.PutUint32(c[cqeIndex:], e.sq.index)
+	binary.BigEndian.PutUint32(c[cqeQPN:], uint32(w.op)<<24|e.who.qpn)
+	binary.BigEndian.PutUint16(c[cqeCounter:], w.index)
+	if !h.complete(e.sq.cq, c, false) {
+		e.sq.broken = true
+	}
+}
+
+// completeRecv posts the completion of a receive entry.
+func (e *endpoint) completeRecv(h *HCA, index uint16, c *cqe, solicited bool) {
+	number, ring := e.recvIdx, e.recvCQ
+	if q := e.rsp.queue; q != nil && q.cq != nil {
+		number, ring = q.index, q.cq
+	}
+	binary.BigEndian.PutUint32(c[cqeIndex:], number)
+	binary.BigEndian.PutUint32(c[cqeQPN:], e.who.qpn)
+	binary.BigEndian.PutUint16(c[cqeCounter:], index)
+	if ring != nil {
+		h.complete(ring, c, solicited)
+	}
+}
+
+// failSend completes the oldest request with an error and brings the queue pair
+// to ERR.
+func (e *endpoint) failSend(h *HCA, w *wqe, f *failure) {
+	e.count(ctrReqCQEError)
+	switch f {
+	case &failRemoteInval:
+		e.count(ctrReqRemoteInvalid)
+	case &failRemoteAccess:
+		e.count(ctrReqRemoteAccess)
+	case &failRemoteOp:
+		e.count(ctrReqRemoteOp)
+	case &failRetry:
+		e.count(ctrReqRetries)
+	case &failProtection:
+		e.count(ctrReqProtection)
+	case &failBind:
+		e.count(ctrReqBind)
+	case &failOperation:
+		e.count(ctrLocalOperation)
+	case &failLength:
+		e.count(ctrReqLength)
+	case &failResponse:
+		e.count(ctrReqBadResponse)
+	}
+	e.completeSend(h, w, f.completion(cqeRequestErr))
+	e.req.pop()
+	e.setState(h, mlx5.StateErr)
+}
+
+// fail is the way into ERR: what was posted is flushed.
+func (e *endpoint) fail(h *HCA) {
+	h.timers.stop(&e.req.timer)
+	e.req.rnrUntil = 0
+	e.flush(h)
+	if e.rq != nil && e.rq.shared && e.kind != kindXRC {
+		e.report(h, mlx5.EventSRQLastWQE)
+	}
+	if e.rq != nil && !e.rq.shared {
+		e.polls = 0
+		e.pollLater(h)
+	}
+}
+
+// flush completes everything that is posted with an error.
+func (e *endpoint) flush(h *HCA) {
+	if e.sq != nil && !e.sq.broken {
+		for !e.sq.broken {
+			r := e.oldest(h)
+			if r == nil {
+				break
+			}
+			e.count(ctrReqFlush)
+			e.count(ctrReqCQEError)
+			e.completeSend(h, &r.wqe, failFlush.completion(cqeRequestErr))
+			e.req.pop()
+		}
+	}
+	flushed := func(index uint16) {
+		e.count(ctrRespFlush)
+		e.count(ctrRespCQEError)
+		e.completeRecv(h, index, failFlush.completion(cqeRecvErr), false)
+	}
+	if e.rsp.holds {
+		e.rsp.holds = false
+		flushed(e.rsp.recv.index)
+	}
+	if e.rq == nil || e.rq.shared {
+		return
+	}
+	for h.take(e.rq, &e.rsp.recv) == took {
+		flushed(e.rsp.recv.index)
+	}
+}
+
+// Receive entries that are posted in ERR must be flushed too, and no doorbell
+// tells of them: the device looks for a while, ever more seldom, and whenever a
+// doorbell of the queue pair or of its completion queue comes.
+const (
+	firstPoll = time.Millisecond
+	maxPolls  = 14
+)
+
+func (e *endpoint) pollLater(h *HCA) {
+	if e.polls < maxPolls {
+		h.timers.set(&e.poll, h.clock.Now()+firstPoll<<e.polls)
+		e.polls++
+	}
+}
+
+func (h *HCA) pollFlush(e *endpoint) {
+	e.q.mu.Lock()
+	defer e.q.mu.Unlock()
+	if e.q.ep == e && e.state == mlx5.StateErr {
+		e.flush(h)
+		e.pollLater(h)
+	}
+}
+
+// report tells the driver of something about the queue pair (struct
+// mlx5_eqe_qp_srq).
+func (e *endpoint) report(h *HCA, t mlx5.EventType) {
+	var data eventBytes
+	data[20] = rscQP
+	binary.BigEndian.PutUint32(data[24:], e.who.qpn)
+	h.report(t, 0, &data)
+}
+
+// newEndpoint makes the data path of a queue pair that is about to exist.
+func (h *HCA) newEndpoint(q *qp, id uint32, uid uint16, s *sendQueue, r *recvQueue) *endpoint {
+	c := mlx5.QPC(q.qpc[:])
+	e := &endpoint{
+		q: q, st: mlx5.ServiceType(c.St()), sq: s, rq: r, recvIdx: c.UserIndex(), kernel: uid == 0,
+		who: user{pd: c.PD(), qpn: id, reserved: c.Rlky() || uid == 0}, loop: !c.BlockLbMc(),
+	}
+	switch e.st {
+	case mlx5.STXRC:
+		e.kind = kindXRC
+	case mlx5.STUD, mlx5.STQp1:
+		e.kind = kindUD
+	case mlx5.STRegUMR:
+		e.kind = kindReg
+	}
+	if cq := h.cqs.get(c.CQNRcv()); cq != nil {
+		e.recvCQ = cq.ring.Load()
+	}
+	e.req.timer.ring = func() { h.expire(e) }
+	e.poll.ring = func() { h.pollFlush(e) }
+	return e
+}
+
+// endEndpoint ends the data path of a queue pair that was destroyed.
+func (h *HCA) endEndpoint(q *qp) {
+	q.queue.Store(nil)
+	q.mu.Lock()
+	e := q.ep
+	q.ep = nil
+	q.mu.Unlock()
+	if e == nil {
+		return
+	}
+	h.timers.stop(&e.req.timer)
+	h.timers.stop(&e.poll)
+	h.gsi.CompareAndSwap(q, nil)
+	h.groups.leaveAll(q)
+}
+
+// describe fills in what moves by itself in a queue pair's context.
+func (e *endpoint) describe(c mlx5.QPC) {
+	switch e.state {
+	case mlx5.StateRTS, mlx5.StateSQD:
+		c.SetNextSendPSN(e.req.psn)
+		c.SetLastAckedPSN((e.req.una - 1) & psnMask)
+		fallthrough
+	case mlx5.StateRTR:
+		c.SetNextRcvPSN(e.rsp.psn)
+		c.SetRMSN(e.rsp.msn)
+	}
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package fw
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"devxlab.example/mlx5"
+)
+
+// Wire takes the frames that a port sends: Ethernet without the FCS. A frame
+// belongs to the wire from then on. Send must not block.
+type Wire interface {
+	Send(frame []byte)
+}
+
+// Limits of the port.
+const (
+	// maxWaiting is how many frames may wait to be looked at; more are dropped, as
+	// a port without pause frames does.
+	maxWaiting = 1 << 14
+	// maxFrame is the longest frame that the port takes: its MTU and a VLAN tag.
+	maxFrame = maxMTU + vlanBytes
+	// turnPackets is how many packets a queue sends before others have a turn.
+	turnPackets = 16
+)
+
+// runner is a queue that may have something to do.
+type runner interface {
+	// turn does a little of it and reports whether there may be more.
+	turn(h *HCA) (more bool)
+	queued() *bool // whether it waits for a turn, under the port's lock
+}
+
+// port is where frames and queues with work wait for the one goroutine that
+// deals with them. It ends when there is nothing left, so an idle device has
+// none. What a queue sends to the device itself waits here too and is received
+// before the next queue's turn: nothing can send faster than it is received.
+type port struct {
+	mu      sync.Mutex
+	wire    Wire
+	in      [][]byte
+	run     []runner
+	running bool
+	closed  bool
+
+	free struct { // of the goroutine: what in and run were before
+		in  [][]byte
+		run []runner
+	}
+	stats portCounters
+}
+
+// portCounters is what passed the port, without the FCS.
+type portCounters struct {
+	rx, tx  [numTraffic]traffic
+	dropped atomic.Uint64 // received and not taken: too many, too long, broken
+}
+
+// traffic counts packets and bytes.
+type traffic struct{ packets, bytes atomic.Uint64 }
+
+// Kinds of traffic, as QUERY_VPORT_COUNTER has them.
+const (
+	trafficUnicast = iota
+	trafficMulticast
+	trafficBroadcast
+	trafficRDMA // of these two, unicast and multicast
+	trafficRDMAMulticast
+	numTraffic
+)
+
+func (c *traffic) add(n int) {
+	c.packets.Add(1)
+	c.bytes.Add(uint64(n))
+}
+
+// Connect gives the port a wire; nil takes it away. Frames for the port's own
+// addresses do not leave it.
+func (h *HCA) Connect(w Wire) {
+	h.port.mu.Lock()
+	h.port.wire = w
+	h.port.mu.Unlock()
+}
+
+// Receive takes a frame that arrives at the port. The frame belongs to the
+// device from then on. It does not block.
+func (h *HCA) Receive(frame []byte) {
+	p := &h.port
+	p.mu.Lock()
+	if p.closed || len(p.in) >= maxWaiting || len(frame) > maxFrame {
+		p.mu.Unlock()
+		p.stats.dropped.Add(1)
+		return
+	}
+	p.in = append(p.in, frame)
+	h.start()
+}
+
+// wake gives a queue a turn.
+func (h *HCA) wake(r runner) {
+	p := &h.port
+	p.mu.Lock()
+	if q := r.queued(); *q || p.closed {
+		p.mu.Unlock()
+		return
+	} else {
+		*q = true
+	}
+	p.run = append(p.run, r)
+	h.start()
+}
+
+// start makes the goroutine run; the port is locked, and unlocked by this.
+func (h *HCA) start() {
+	p := &h.port
+	was := p.running
+	p.running = true
+	p.mu.Unlock()
+	if !was {
+		h.clock.Busy(1)
+		go h.serve()
+	}
+}
+
+// serve is the goroutine.
+func (h *HCA) serve() {
+	p := &h.port
+	for {
+		p.mu.Lock()
+		in, run := p.in, p.run
+		if p.closed || len(in) == 0 && len(run) == 0 {
+			p.running, p.in, p.run = false, nil, nil
+			p.mu.Unlock()
+			h.clock.Busy(-1)
+			return
+		}
+		p.in, p.run = p.free.in[:0], p.free.run[:0]
+		for _, r := range run {
+			*r.queued() = false
+		}
+		p.mu.Unlock()
+		for i, f := range in {
+			h.receive(f)
+			in[i] = nil
+		}
+		for i, r := range run {
+			if r.turn(h) {
+				h.wake(r)
+			}
+			run[i] = nil
+		}
+		p.free.in, p.free.run = in, run
+	}
+}
+
+// shut ends the port's work, for ever.
+func (p *port) shut() {
+	p.mu.Lock()
+	p.closed, p.in, p.run = true, nil, nil
+	p.mu.Unlock()
+}
+
+func (p *port) idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.running
+}
+
+// Addresses of frames.
+const groupBit = 1 // of the first byte: multicast
+
+var broadcast = [macBytes]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+func kindOf(frame []byte, rdma bool) int {
+	switch {
+	case rdma && frame[0]&groupBit != 0:
+		return trafficRDMAMulticast
+	case rdma:
+		return trafficRDMA
+	case [macBytes]byte(frame) == broadcast:
+		return trafficBroadcast
+	case frame[0]&groupBit != 0:
+		return trafficMulticast
+	}
+	return trafficUnicast
+}
+
+// transmit sends a frame: to the port itself if it is its own or a multicast
+// that the sender wants to hear, and to the wire.
+func (h *HCA) transmit(frame []byte, rdma, loop bool) {
+	p := &h.port
+	p.stats.tx[kindOf(frame, rdma)].add(len(frame))
+	group := frame[0]&groupBit != 0
+	if h.vport.is(frame) {
+		h.Receive(frame)
+		return
+	}
+	p.mu.Lock()
+	w := p.wire
+	p.mu.Unlock()
+	if group && loop {
+		if w == nil {
+			h.Receive(frame)
+			return
+		}
+		h.Receive(append([]byte(nil), frame...))
+	}
+	if w != nil {
+		w.Send(frame)
+	}
+}
+
+// receive deals with a frame: RDMA is for a queue pair, everything else for
+// the flow tables.
+func (h *HCA) receive(frame []byte) {
+	p := &h.port
+	if len(frame) < etherBytes || !h.vport.takes(frame) {
+		return
+	}
+	var k packet
+	v := notRoCE
+	if h.vport.roce() {
+		if v = k.parse(frame); v == isRoCE && !h.local(&k) {
+			v = notRoCE
+		}
+	}
+	switch v {
+	case badRoCE:
+		p.stats.dropped.Add(1)
+	case isRoCE:
+		p.stats.rx[kindOf(frame, true)].add(len(frame))
+		h.deliver(&k)
+	default:
+		p.stats.rx[kindOf(frame, false)].add(len(frame))
+		h.steerFrame(frame)
+	}
+}
+
+// local reports whether a packet is for a GID of this port.
+func (h *HCA) local(k *packet) bool {
+	if k.dmac[0]&groupBit != 0 {
+		return true // whether a queue pair has joined, it decides
+	}
+	return !zero(k.dgid[:]) && h.hasGID(&k.dgid, k.v2)
+}
+
+// is reports whether a frame is for an address of the port's own.
+func (v *vport) is(frame []byte) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.owns(frame)
+}
+
+func (v *vport) owns(frame []byte) bool {
+	mac := [macBytes]byte(frame)
+	if mac[0]&groupBit != 0 {
+		return false
+	}
+	if [macBytes]byte(mlx5.NICVPortContext(v.ctx[:]).PermanentAddress()[2:]) == mac {
+		return true
+	}
+	for l := v.lists[listUC]; len(l) >= addressBytes; l = l[addressBytes:] {
+		if [macBytes]byte(l[2:]) == mac {
+			return true
+		}
+	}
+	return false
+}
+
+// takes reports whether the port takes a frame: it is up, and the address is
+// one of its own, a group's, or it takes all.
+func (v *vport) takes(frame []byte) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	c := mlx5.NICVPortContext(v.ctx[:])
+	return v.up() && (frame[0]&groupBit != 0 || c.PromiscAll() || c.PromiscUC() || v.owns(frame))
+}
+
+// roce reports whether the driver wants RoCE.
+func (v *vport) roce() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return mlx5.NICVPortContext(v.ctx[:]).RoCEEn()
+}
