@@ -110,7 +110,12 @@ func faultRun(t *testing.T, o Options, hca string, steps []step) {
 	}
 	o.Args = []string{"sh", "-c", script}
 	r, err := Run(t.Context(), o)
-	if err != nil {
+	var k *KernelError
+	if errors.As(err, &k) && o.Kernel == "5.10" && strings.Contains(k.Lines[1], "uverbs_destroy_ufile_hw") {
+		// That kernel's own: it does not destroy all objects of a device in its error
+		// state (rdma_core.c), and says so once.
+		t.Logf("%s", k.Lines[1])
+	} else if err != nil {
 		t.Errorf("%v\n%s", err, c.all.String())
 	}
 	if r != nil {
@@ -247,8 +252,10 @@ func TestLabFaultReload(t *testing.T) {
 
 // TestLabFaultKilled is a device whose process ends in mid-command.
 func TestLabFaultKilled(t *testing.T) {
-	faultRun(t, realLab(t), quick, []step{
-		{"kill", "fault kill:op=RTR2RTS_QP,user,nth=300\nprog " + batchOf + "\nprog devxlab qp rts mlx5_0", []string{"exit 3: ", "device gone", "Fatal error"}},
+	faultRun(t, realLab(t), "--command-timeout 30s --health-poll 200ms", []step{
+		// The commands under way are held first, so that QEMU is not in the middle of a
+		// store when the device goes: 11.1.3 then aborts (see docs/faults.md).
+		{"kill", "fault silent:op=RTR2RTS_QP,user,times=64\nfault kill:after=4s\nprog devxlab qp batch mlx5_0\nprog devxlab qp rts mlx5_0", []string{"exit 3: ", "device gone", "Fatal error 1 detected"}},
 	})
 }
 

@@ -33,14 +33,14 @@ var may = map[string][]string{
 	"timerfix":               {"mlx5", "devx", "batch"},
 	"emu/fw":                 {"mlx5"},
 	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/usermem"},
-	"emu/pci":                {"emu/fw"},
+	"emu/pci":                {"mlx5", "emu/fw"},
 	"emu/vfiouser":           {},
 	"bench":                  {"mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
 	"bench/report":           {"bench"},
 	"bench/calibrate":        {"mlx5", "devx", "emu/fw", "emu/uverbs", "internal/atomicfile"},
 	"lab":                    {"lab/guest", "internal/atomicfile"},
 	"lab/guest":              {},
-	"cmd/devxlab":            {"lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
+	"cmd/devxlab":            {"lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "batch", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
 }
 
 func TestArrows(t *testing.T) {
