@@ -49,7 +49,8 @@ func contextError(name string, err, plain unix.Errno) error {
 		return fmt.Errorf("devx: %s: %w: the file knows no ioctl that opens a context (%w); it came with Linux 5.6, and a uverbs node has it", name, ErrNoDevX, err)
 	case plain == 0:
 		return fmt.Errorf("devx: %s: %w: a context opens without it, but not with it (%w); the firmware needs log_max_uctx > 0, and a free user context", name, ErrNoDevX, err)
-	case err == unix.EIO || err == unix.ENXIO || err == unix.ENODEV || err == unix.ENOLINK:
+	case err == unix.EIO || err == unix.ENXIO || err == unix.ENODEV || err == unix.ENOLINK ||
+		err == unix.EAGAIN: // mlx5_ib's main.c, mlx5_ib_alloc_ucontext: the device is not active
 		return goneError(name, err)
 	case err == unix.ETIMEDOUT:
 		return fmt.Errorf("devx: %s: no context: %w; the firmware did not answer in time: see dmesg", name, err)

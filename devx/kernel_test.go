@@ -99,7 +99,10 @@ func TestContextErrors(t *testing.T) {
 		{unix.EINVAL, 0, ErrNoDevX, "log_max_uctx"},
 		{unix.EIO, unix.EIO, ErrDeviceGone, "see dmesg"},
 		{unix.ENOMEM, unix.ENOMEM, unix.ENOMEM, "/dev/infiniband/uverbs*"},
-		{unix.EAGAIN, unix.EAGAIN, unix.EAGAIN, "no context"},
+		{unix.EAGAIN, unix.EAGAIN, ErrDeviceGone, "see dmesg"},
+		{unix.ENOLINK, unix.ENOLINK, ErrDeviceGone, "see dmesg"},
+		{unix.ETIMEDOUT, unix.ETIMEDOUT, unix.ETIMEDOUT, "did not answer in time"},
+		{unix.EBUSY, unix.EBUSY, unix.EBUSY, "no context"},
 	} {
 		has(t, contextError("mlx5_0", c.err, c.plain), c.is, "devx: mlx5_0: ", c.part)
 		has(t, contextError("mlx5_0", c.err, c.plain), c.err)

@@ -98,6 +98,28 @@ func (c *controller) arm(spec string) string {
 // faultRun runs steps in one guest and checks each. hca are flags of the device.
 func faultRun(t *testing.T, o Options, hca string, steps []step) {
 	t.Helper()
+	faultRunWarns(t, o, hca, steps, false)
+}
+
+// warning is the line of a kernel's warning that names its place.
+var warning = regexp.MustCompile(`WARNING: .*|BUG: .*|Oops.*`)
+
+// onlyDestroy reports whether the kernel warns of objects of a program that it could
+// not destroy in the device (rdma_core.c uverbs_destroy_ufile_hw), and of nothing
+// else.
+func onlyDestroy(text string) bool {
+	for _, w := range warning.FindAllString(text, -1) {
+		if !strings.Contains(w, "uverbs_destroy_ufile_hw") {
+			return false
+		}
+	}
+	return true
+}
+
+// faultRunWarns is faultRun; with warns the kernel may warn of what it could not
+// destroy.
+func faultRunWarns(t *testing.T, o Options, hca string, steps []step, warns bool) {
+	t.Helper()
 	dir := t.TempDir()
 	in, answer := io.Pipe()
 	defer answer.Close()
@@ -110,7 +132,9 @@ func faultRun(t *testing.T, o Options, hca string, steps []step) {
 	}
 	o.Args = []string{"sh", "-c", script}
 	r, err := Run(t.Context(), o)
-	if err != nil {
+	var k *KernelError
+	warned := warns && errors.As(err, &k) && onlyDestroy(c.all.String())
+	if err != nil && !warned {
 		t.Errorf("%v\n%s", err, c.all.String())
 	}
 	if r != nil {
@@ -121,11 +145,13 @@ func faultRun(t *testing.T, o Options, hca string, steps []step) {
 		t.Errorf("%d of %d steps were begun", len(parts), len(steps))
 	}
 	for i, text := range parts[:min(len(parts), len(steps))] {
-		checkStep(t, steps[i], text)
+		checkStep(t, steps[i], text, warned)
 	}
 }
 
-func checkStep(t *testing.T, s step, text string) {
+// checkStep checks the output of a step. warns says that the kernel's own warning
+// may be in it.
+func checkStep(t *testing.T, s step, text string, warns bool) {
 	t.Run(s.name, func(t *testing.T) {
 		t.Log(text)
 		for _, w := range s.want {
@@ -138,7 +164,7 @@ func checkStep(t *testing.T, s step, text string) {
 			t.Error("a program hung, or crashed")
 		}
 		for line := range strings.Lines(text) {
-			if said, ok := strings.CutPrefix(line, "dmesg: "); ok && !driversWords.MatchString(said) {
+			if said, ok := strings.CutPrefix(line, "dmesg: "); ok && !warns && !driversWords.MatchString(said) {
 				t.Errorf("not the driver's: %s", line)
 			}
 			checkOutcomes(t, line)
@@ -183,9 +209,9 @@ var (
 	stepLate = step{"late", "fault silent:op=RTR2RTS_QP,user,for=8s\nprog devxlab qp rts mlx5_0\nsleep 3\nworks",
 		[]string{"exit 5: .*errno 110", "RTR2RTS_QP.*No done completion", "Will cause a leak of a command resource", "Command completion arrived after timeout", "works again"}}
 	stepHealth = step{"health", "fault health:syndrome=0x1,fatal,op=RTR2RTS_QP,user,nth=300\nprog " + batchOf + "\nworks",
-		[]string{"exit 3: ", "device gone", " [1-9][0-9]* unknown", "Fatal error 5 detected", "synd 0x1: firmware internal error", "health recovery succeeded", "works again"}}
+		[]string{"exit 3: ", "device gone", " [1-9][0-9]* unknown", "Fatal error 5 detected", "synd 0x1: firmware internal error", "health recovery succeeded|device recovered", "works again"}}
 	stepFLR = step{"flr", "begin " + batchOf + "\necho 1 > $PCI/reset\nend\nworks",
-		[]string{"under way", "exit 3: ", "device gone", "Fatal error 3 detected", "health recovery succeeded", "works again"}}
+		[]string{"under way", "exit 3: ", "device gone", "Fatal error 3 detected", "health recovery succeeded|device recovered", "works again"}}
 )
 
 // steps of a guest whose driver can recover from all of them.
@@ -207,11 +233,11 @@ var recoverable = []step{
 	{"rescan", "begin " + batchOf + "\necho 1 > $PCI/remove\nend\nprog devxlab qp rts mlx5_0\necho 1 > /sys/bus/pci/rescan\nworks",
 		[]string{"under way", "exit 3: .* unknown", "exit 3: .*no RDMA device", "works again"}},
 	{"reset", "fault reset:op=RTR2RTS_QP,user,nth=300\nprog " + batchOf + "\nworks",
-		[]string{"exit 3: ", "device gone", "Fatal error 3 detected", "health recovery succeeded", "works again"}},
+		[]string{"exit 3: ", "device gone", "Fatal error 3 detected", "health recovery succeeded|device recovered", "works again"}},
 	{"eq-async", "rescan\nfault eq:queue=async\nip link set $(ls $PCI/net) down\nip link set $(ls $PCI/net) up\nsleep 1\nprog devxlab qp rts mlx5_0\nrescan",
 		[]string{"exit 0: ", "Link down", "!Link up", "works again"}},
 	{"unplug", "fault unplug:op=RTR2RTS_QP,user,nth=300,for=3s\nprog " + batchOf + "\nworks",
-		[]string{"exit 3: ", "device gone", "Fatal error 1 detected", "health recovery succeeded", "works again"}},
+		[]string{"exit 3: ", "device gone", "Fatal error 1 detected", "health recovery succeeded|device recovered", "works again"}},
 }
 
 // TestLabFaults is every fault from which an unmodified driver recovers, one after
@@ -247,8 +273,10 @@ func TestLabFaultReload(t *testing.T) {
 
 // TestLabFaultKilled is a device whose process ends in mid-command.
 func TestLabFaultKilled(t *testing.T) {
-	faultRun(t, realLab(t), quick, []step{
-		{"kill", "fault kill:op=RTR2RTS_QP,user,nth=300\nprog " + batchOf + "\nprog devxlab qp rts mlx5_0", []string{"exit 3: ", "device gone", "Fatal error"}},
+	faultRun(t, realLab(t), "--command-timeout 30s --health-poll 200ms", []step{
+		// The commands under way are held first, so that QEMU is not in the middle of a
+		// store when the device goes: 11.1.3 then aborts (see docs/faults.md).
+		{"kill", "fault silent:op=RTR2RTS_QP,user,times=64\nfault kill:after=4s\nprog devxlab qp batch mlx5_0\nprog devxlab qp rts mlx5_0", []string{"exit 3: ", "device gone", "Fatal error 1 detected"}},
 	})
 }
 
@@ -272,9 +300,10 @@ func TestLabFaultsTwoCPUs(t *testing.T) {
 // TestLabFaultCommandEQ is a driver that hears of no completed command.
 func TestLabFaultCommandEQ(t *testing.T) {
 	allFaults(t)
-	faultRun(t, realLab(t), quick, []step{
+	// The kernel warns because it hears of no destruction either.
+	faultRunWarns(t, realLab(t), quick, []step{
 		{"eq-cmd", "LIMIT=120\nfault eq:queue=cmd,op=RTR2RTS_QP,user\nprog devxlab qp rts mlx5_0", []string{"exit 5: .*errno 110", "No done completion"}},
-	})
+	}, true)
 }
 
 // TestLabFaultKernels is a command that is answered late, health and FLR on each
@@ -285,11 +314,11 @@ func TestLabFaultKernels(t *testing.T) {
 		t.Run(kernel, func(t *testing.T) {
 			o := realLab(t)
 			o.Kernel, o.Timeout = kernel, 6*time.Minute
-			late := stepLate
+			steps := []step{stepLate, stepHealth, {name: "rescan", script: "rescan", want: []string{"works again"}}, stepFLR}
 			if kernel == "5.10" {
-				late.script = "LIMIT=90\nfault silent:op=RTR2RTS_QP,user,for=70s\n" + late.script[strings.Index(late.script, "\n")+1:] + "\nsleep 4"
+				steps[0].script = "LIMIT=90\nfault silent:op=RTR2RTS_QP,user,for=70s\n" + stepLate.script[strings.Index(stepLate.script, "\n")+1:] + "\nsleep 4"
 			}
-			faultRun(t, o, quick, []step{stepHealth, stepFLR, late})
+			faultRunWarns(t, o, quick, steps, kernel == "5.10") // that one leaves objects of a device in its error state
 		})
 	}
 }

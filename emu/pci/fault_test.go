@@ -262,3 +262,38 @@ func TestFastTeardown(t *testing.T) {
 		t.Errorf("interface %d", got)
 	}
 }
+
+// What the driver is told to wait (lib/tout.c): it reads the register only if
+// cmdq_init_to is not 0, and a field of 0 would be no time.
+func TestTimeouts(t *testing.T) {
+	d := newDriver(t, Config{})
+	if got := d.read32(regInitTime); got != 0 {
+		t.Errorf("cmdq_init_to %d of a device that tells nothing", got)
+	}
+	d = newDriver(t, Config{HealthPoll: 300 * time.Millisecond})
+	d.boot()
+	if init, cmd := d.read32(regInitTime), d.read32(regCmdTime); init != 2000 || cmd != 60000 {
+		t.Errorf("cmdq_init_to %d, cmd_exec_to %d", init, cmd)
+	}
+	const dtor, header = 0xc00e, 16
+	in := append(make([]byte, header), make([]byte, mlx5.DtorRegSize)...)
+	mlx5.PutHeader(in, mlx5.OpAccessReg, 1)
+	mlx5.AccessRegisterIn(in).SetRegisterID(dtor)
+	out := d.exec(in, len(in))
+	r := mlx5.DtorReg(out[header:])
+	if status, _ := mlx5.StatusOf(out); status != mlx5.StatusOK || r.HealthPollTo().ToValue() != 300 || r.HealthPollTo().ToMultiplier() != 0 {
+		t.Errorf("%v, health poll %d, unit %d", status, r.HealthPollTo().ToValue(), r.HealthPollTo().ToMultiplier())
+	}
+	for name, f := range map[string]mlx5.DefaultTimeout{"pcie_toggle": r.PcieToggleTo(), "fw_reset": r.FwResetTo(), "tear_down": r.TearDownTo(),
+		"reclaim_pages": r.ReclaimPagesTo(), "flush_on_err": r.FlushOnErrTo(), "full_crdump": r.FullCrdumpTo()} {
+		if f.ToValue() == 0 {
+			t.Errorf("%s is 0", name)
+		}
+	}
+	if r.ResetUnloadTo() == 0 {
+		t.Error("reset_unload is 0")
+	}
+	if _, err := New(Config{HealthPoll: time.Microsecond}); err == nil {
+		t.Error("a health poll of less than a millisecond")
+	}
+}
