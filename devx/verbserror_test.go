@@ -12,11 +12,13 @@ import (
 	"devxlab.example/devx"
 	"devxlab.example/devx/abi"
 	"devxlab.example/devx/devxtest"
+	"devxlab.example/internal/testdev"
 	"devxlab.example/mlx5"
 )
 
 // In process there are no verbs, and the error says where there are.
 func TestNoVerbsInProcess(t *testing.T) {
+	testdev.Emulated(t)
 	d := open(t, name(t))
 	pd, err := d.PD()
 	must(t, err)

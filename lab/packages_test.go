@@ -14,8 +14,9 @@ import (
 )
 
 // mayskip are the reasons for which a test of a package may be skipped in the
-// guest: it is about the emulated device inside the process, or reads sources.
-var mayskip = regexp.MustCompile(`: (emulation|sources): `)
+// guest: it is about the emulated device inside the process, or reads sources or
+// headers.
+var mayskip = regexp.MustCompile(`: (emulation|sources|headers): `)
 
 // labPackages are those whose tests take DEV.
 var labPackages = []string{"devx", "batch", "timerfix", "verify"}
