@@ -15,12 +15,29 @@ import (
 
 // memory is a host's memory of 64 MiB from address 0 on.
 type memory struct {
-	mu   sync.Mutex
-	b    []byte
-	next uint64 // of the pages that nobody has taken
+	mu      sync.Mutex
+	b       []byte
+	next    uint64 // of the pages that nobody has taken
+	written []bool // by page
 }
 
-func newMemory(bytes int) *memory { return &memory{b: make([]byte, bytes), next: 1 << 20} }
+func newMemory(bytes int) *memory {
+	return &memory{b: make([]byte, bytes), next: 1 << 20, written: make([]bool, bytes/pageSize)}
+}
+
+// renew makes the memory as it was, for another device: a new one for each of
+// many short runs takes longer than the run.
+func (m *memory) renew() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, w := range m.written {
+		if w {
+			clear(m.b[i*pageSize : (i+1)*pageSize])
+			m.written[i] = false
+		}
+	}
+	m.next = 1 << 20
+}
 
 var errNoMemory = errors.New("no memory there")
 
@@ -41,6 +58,9 @@ func (m *memory) WriteDMA(addr uint64, b []byte) error {
 		return errNoMemory
 	}
 	copy(m.b[addr:], b)
+	for at := addr / pageSize; at*pageSize < addr+uint64(len(b)); at++ {
+		m.written[at] = true
+	}
 	return nil
 }
 

@@ -28,8 +28,11 @@ func FuzzHostExec(f *testing.F) {
 		b := appendCommand(nil, in, layoutRoom)
 		f.Add(append(b, b...))
 	}
+	mem := newMemory(64 << 20)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		h := newHost(t, Config{LogMaxQP: 2, LogMaxUC: 1})
+		mem.renew()
+		h := newHost(t, Config{LogMaxQP: 2, LogMaxUC: 1, Memory: mem})
+		defer h.h.Shut() // nothing of it touches the memory later
 		for range 40 {
 			in, room, rest, ok := nextCommand(b)
 			if !ok {
