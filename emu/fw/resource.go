@@ -170,7 +170,7 @@ func (u *holding) wq(h *HCA, wq mlx5.WQ, list []byte, least uint8) (b buffer) {
 	u.want(wq.LogWQSz() <= maxWQSize && wq.LogWQStride() >= least, badWQSize)
 	u.want(wq.DBRAddr()%8 == 0, umemUnaligned)
 	if u.refused == ok {
-		b, fits = bufferOf(list, shift, uint64(wq.PageOffset())*64, stride<<wq.LogWQSz())
+		b, fits = bufferOf(list, shift, uint64(wq.PageOffset())<<shift/64, stride<<wq.LogWQSz())
 		u.want(fits, badPAS)
 	}
 	if wq.PD() != 0 || least != 4 {

@@ -118,6 +118,7 @@ func (f *Function) newDevice(host Host) (*device, error) {
 		return nil, err
 	}
 	hca.Trace(f.config.Trace)
+	hca.Connect(f.wire)
 	d.hca = hca
 	return d, nil
 }
