@@ -74,6 +74,7 @@ func (h *HCA) sendFrame(frame []byte, l3, l4 bool) {
 	if n := len(frame); n < leastFrame {
 		frame = append(frame, make([]byte, leastFrame-n)...)
 	}
+	h.loopback(frame)
 	h.transmit(frame, false, false)
 }
 

@@ -479,6 +479,7 @@ func init() {
 	offer(mlx5.OpCreateQP, (*HCA).createQP, objects|context|alloc)
 	offer(mlx5.OpQueryQP, (*HCA).queryQP, context)
 	offer(mlx5.OpDestroyQP, (*HCA).destroyQP, objects|context)
+	handlers[mlx5.OpQueryHCACap].out = capAnswer
 	for _, op := range mlx5.Transitions() {
 		offer(op, (*HCA).transition, context)
 	}

@@ -52,6 +52,20 @@ func (u *holding) hold(e *entry, kernels bool, missing check) {
 	}
 }
 
+// holdAny is hold for objects that the kernel uses on behalf of its users, under
+// its own uid.
+func (u *holding) holdAny(e *entry, missing check) {
+	switch {
+	case u.uid != 0:
+		u.hold(e, true, missing)
+	case u.refused != ok:
+	case e == nil || !e.useAny():
+		u.refused = missing
+	default:
+		u.held = append(u.held, e)
+	}
+}
+
 func (u *holding) want(good bool, otherwise check) {
 	if u.refused == ok && !good {
 		u.refused = otherwise
