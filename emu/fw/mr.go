@@ -332,7 +332,7 @@ func (h *HCA) updateKey(who *user, kernel bool, key uint32, seg []byte) bool {
 		return false
 	case mask&umrKey == 0 && c.MKey70() != byte(key):
 		return false
-	case flags&umrMustBeFree != 0 && !c.Free(), flags&umrMustBeUsed != 0 && c.Free(), flags&umrMustBeMine != 0 && c.QPN() != who.qpn:
+	case flags&umrMustBeFree != 0 && !c.Free(), flags&umrMustBeUsed != 0 && c.Free(), flags&umrMustBeMine != 0 && c.QPN() != anyQPN && c.QPN() != who.qpn:
 		return false
 	case mask&umrPD != 0 && src.PD() != c.PD() && (!kernel || !h.movePD(c.PD(), src.PD())):
 		return false

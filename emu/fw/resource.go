@@ -419,10 +419,11 @@ func (h *HCA) createXRCSRQ(c command) check {
 		b, fits = bufferOf(in.PAS(), shift, uint64(ctx.PageOffset())<<shift/64, stride<<ctx.LogXRCSRQSize())
 		u.want(fits, badPAS)
 	}
-	u.hold(entryOf(h.xrcds.get(ctx.XRCD())), true, badXRCD)
-	u.hold(entryOf(h.pds.get(ctx.PD())), true, badPD)
+	// The kernel makes those of its users under its own uid, as their XRC queue pairs.
+	u.holdAny(entryOf(h.xrcds.get(ctx.XRCD())), badXRCD)
+	u.holdAny(entryOf(h.pds.get(ctx.PD())), badPD)
 	q := h.cqs.get(ctx.CQN())
-	u.hold(entryOf(q), true, badCQN)
+	u.holdAny(entryOf(q), badCQN)
 	return h.make(c, h.srqs, &u, ctx, func(id uint32, r *resource) {
 		r.kind = kindXRCSRQ
 		r.recv = &recvQueue{

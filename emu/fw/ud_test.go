@@ -270,6 +270,12 @@ func TestXRC(t *testing.T) {
 	if !bytes.Equal(b.at(0, 500), data) {
 		t.Error("other data")
 	}
+	a.post(work{op: opWrite, av: append(xrc, make([]byte, 12)...), n: 500, va: b.mem + 0x1000, rkey: b.key})
+	n.run(time.Millisecond)
+	a.expect("WRITE", done{wqe: opWrite})
+	if !bytes.Equal(b.at(0x1000, 500), data) {
+		t.Error("WRITE: other data")
+	}
 	bad := binary.BigEndian.AppendUint32(nil, srq+1)
 	a.post(work{op: opSend, av: append(bad, make([]byte, 12)...), n: 5})
 	n.run(time.Millisecond)
