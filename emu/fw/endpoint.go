@@ -36,7 +36,6 @@ type endpoint struct {
 	route    route
 	mtu      int
 	remote   uint32
-	signed   bool // its receive entries begin with a signature
 
 	req requester
 	rsp responder

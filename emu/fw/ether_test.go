@@ -182,6 +182,15 @@ func TestEthernet(t *testing.T) {
 			t.Error("fewer frames than there was room for")
 		}
 	}
+	sum := func(h *host, list func(mlx5.QueryVPortCounterOut) []byte) (packets, octets uint64) {
+		c := list(mlx5.QueryVPortCounterOut(h.must(build(mlx5.OpQueryVPortCounter, 0))))
+		return binary.BigEndian.Uint64(c), binary.BigEndian.Uint64(c[8:])
+	}
+	sent, sentBytes := sum(n.host[0], mlx5.QueryVPortCounterOut.TransmittedEthUnicast)
+	came, cameBytes := sum(n.host[1], mlx5.QueryVPortCounterOut.ReceivedEthUnicast)
+	if sent != 15 || came != sent-1 || cameBytes != sentBytes-154+4*came { // one was for somebody else
+		t.Errorf("sent %d, %d bytes; received %d, %d bytes", sent, sentBytes, came, cameBytes)
+	}
 	if got, _ := b.got(); got != nil || n.host[1].h.port.stats.dropped.Load() != 6 {
 		t.Errorf("%d frames dropped", n.host[1].h.port.stats.dropped.Load())
 	}
