@@ -297,8 +297,7 @@ func (h *HCA) wipe() {
 		end(&q.entry)
 	})
 	h.qps.wipe(func(q *qp) {
-		q.queue.Store(nil)
-		q.ep = nil
+		h.endEndpoint(q)
 		end(&q.entry)
 	})
 	h.gsi.Store(nil)
@@ -354,7 +353,7 @@ func (h *HCA) Trace(f func(in, out []byte, took time.Duration)) {
 	h.trace.Store(&f)
 }
 
-// Doorbell takes a store to a doorbell page. The device moves no data, so it
+// Doorbell takes a store to a doorbell page of a device without memory, which
 // only counts it.
 func (h *HCA) Doorbell(uar uint32, offset int, v uint64) { h.doorbells.Add(1) }
 
@@ -375,7 +374,7 @@ func (h *HCA) Notify(f func(Event)) {
 }
 
 // Raise makes the device report an event, as a fault campaign needs it: without
-// packets, nothing in the device raises one by itself.
+// memory, nothing in the device raises one by itself.
 func (h *HCA) Raise(e Event) {
 	if f := h.events.Load(); f != nil {
 		(*f)(e)
