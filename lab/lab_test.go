@@ -19,13 +19,15 @@ import (
 
 // realLab returns options for a real guest. Where the lab is required it may be
 // downloaded; elsewhere only what is there is used.
-func realLab(t *testing.T) Options {
+func realLab(t *testing.T) Options { return realLabOf(t, "lab", ImageBasic) }
+
+func realLabOf(t *testing.T, feature, image string) Options {
 	t.Helper()
-	required := slices.Contains(strings.Split(strings.ReplaceAll(os.Getenv("DEVXLAB_REQUIRE"), " ", ""), ","), "lab")
-	o := Options{Offline: !required, Timeout: 5 * time.Minute, Progress: io.Discard}
+	required := slices.Contains(strings.Split(strings.ReplaceAll(os.Getenv("DEVXLAB_REQUIRE"), " ", ""), ","), feature)
+	o := Options{Offline: !required, Image: image, Timeout: 5 * time.Minute, Progress: io.Discard}
 	_, _, err := Fetch(t.Context(), o)
 	if err == nil || errors.Is(err, ErrMissing) {
-		require.Have(t, "lab", err)
+		require.Have(t, feature, err)
 	} else {
 		t.Fatal(err)
 	}
@@ -78,6 +80,31 @@ func TestLabDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.Fields(out.String()); !slices.Equal(got, []string{"mlx5_0", "4:", "ACTIVE", "device", "mlx5_0"}) {
+		t.Errorf("%q", out.String())
+	}
+}
+
+// Programs of an unmodified rdma-core move data through the device, from one
+// process to another.
+func TestLabTraffic(t *testing.T) {
+	o := realLabOf(t, "lab-full", ImageFull)
+	var out bytes.Buffer
+	o.Devices, o.HCA, o.Stdout = 1, []string{o.Devxlab, "emu"}, &out
+	o.Args = []string{"sh", "-c", `for t in rc uc ud srq; do
+	ibv_${t}_pingpong -e -g 1 -n 100 > /dev/null & sleep 1
+	ibv_${t}_pingpong -e -g 1 -n 100 localhost | grep -q '^100 iters' && wait $! && echo $t
+done
+rping -s -C 3 & sleep 1; rping -c -a 192.168.7.1 -C 3 && echo rping
+ib_atomic_bw -n 100 -x 1 > /dev/null & sleep 1; ib_atomic_bw -n 100 -x 1 localhost > /dev/null && echo atomic
+cat /sys/class/infiniband/mlx5_0/ports/1/hw_counters/rx_atomic_requests`}
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(out.String())
+	got = slices.DeleteFunc(got, func(s string) bool {
+		return !slices.Contains([]string{"rc", "uc", "ud", "srq", "rping", "atomic", "100"}, s)
+	})
+	if !slices.Equal(got, []string{"rc", "uc", "ud", "srq", "rping", "atomic", "100"}) {
 		t.Errorf("%q", out.String())
 	}
 }

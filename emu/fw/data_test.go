@@ -62,7 +62,7 @@ func (l *cable) sent(t testing.TB) (out []packet) {
 	return out
 }
 
-// net is two devices with a wire between them, or one that talks to itself.
+// net is devices with a wire between them.
 type net struct {
 	t     testing.TB
 	clock *VirtualClock
@@ -70,15 +70,18 @@ type net struct {
 	link  [2]*cable // from each
 }
 
-func newNet(t testing.TB) *net {
+func newNet(t testing.TB) *net { return newNetOf(t, 2) }
+
+// newNetOf returns a net of two devices, or of one that talks to itself.
+func newNetOf(t testing.TB, devices int) *net {
 	n := &net{t: t, clock: &VirtualClock{}}
 	n.clock.Busy(1) // the test itself
 	t.Cleanup(func() { n.clock.Busy(-1) })
-	for i := range n.host {
+	for i := range devices {
 		n.host[i] = newHost(t, Config{Clock: n.clock, MAC: macOf(i), Memory: newMemory(8 << 20)})
 		n.host[i].address(i)
 	}
-	for i := range n.link {
+	for i := 0; i < devices && devices > 1; i++ {
 		n.link[i] = &cable{timers: timers{clock: n.clock}, to: n.host[1-i].h}
 		n.host[i].h.Connect(n.link[i])
 	}

@@ -36,7 +36,6 @@ type endpoint struct {
 	route    route
 	mtu      int
 	remote   uint32
-	signed   bool // its receive entries begin with a signature
 
 	req requester
 	rsp responder
@@ -50,10 +49,14 @@ type endpoint struct {
 
 func (e *endpoint) queued() *bool { return &e.wait }
 
+// current reports whether this is still the queue pair's data path. What a dead
+// queue pair has is being changed by whoever makes it the next one.
+func (e *endpoint) current() bool { return e.q.live.Load() && e.q.ep == e }
+
 // turn does a part of what there is to do.
 func (e *endpoint) turn(h *HCA) (more bool) {
 	e.q.mu.Lock()
-	if e.q.ep != e || !e.q.live.Load() {
+	if !e.current() {
 		e.q.mu.Unlock()
 		return false
 	}
@@ -105,11 +108,11 @@ func (h *HCA) deliver(k *packet) {
 
 func (h *HCA) deliverTo(q *qp, k *packet) {
 	q.mu.Lock()
-	e := q.ep
-	if e == nil || !q.live.Load() || e.state == mlx5.StateRST || e.state == mlx5.StateInit || e.state == mlx5.StateErr {
+	if !q.live.Load() || q.ep == nil || q.ep.state == mlx5.StateRST || q.ep.state == mlx5.StateInit || q.ep.state == mlx5.StateErr {
 		q.mu.Unlock()
 		return
 	}
+	e := q.ep
 	t := k.transportOf()
 	switch {
 	case e.kind == kindUD && t == transportUD:
@@ -389,7 +392,7 @@ func (e *endpoint) pollLater(h *HCA) {
 func (h *HCA) pollFlush(e *endpoint) {
 	e.q.mu.Lock()
 	defer e.q.mu.Unlock()
-	if e.q.ep == e && e.state == mlx5.StateErr {
+	if e.current() && e.state == mlx5.StateErr {
 		e.flush(h)
 		e.pollLater(h)
 	}

@@ -74,6 +74,7 @@ func (h *HCA) sendFrame(frame []byte, l3, l4 bool) {
 	if n := len(frame); n < leastFrame {
 		frame = append(frame, make([]byte, leastFrame-n)...)
 	}
+	h.loopback(frame)
 	h.transmit(frame, false, false)
 }
 
@@ -231,21 +232,17 @@ const (
 )
 
 // receiveOn puts a frame into an RQ, and its completion into the RQ's queue. A
-// frame that finds no entry is dropped.
+// frame that finds no entry is dropped. The RQ stays locked: when a command has
+// stopped or destroyed it, nothing is written any more.
 func (h *HCA) receiveOn(r *resource, f []byte) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if !r.live.Load() || r.recv == nil || !r.ready() {
-		r.mu.Unlock()
 		return
 	}
-	q, ring, index, keepVLAN, set := r.recv, r.ring, r.index(), r.keepsVLAN(), h.counters.get(r.counterSet())
-	if r.counterSet() == 0 {
-		set = nil
-	}
-	r.mu.Unlock()
 	var v layers
 	ip := v.parse(f)
-	tagged := v.vlan && !keepVLAN
+	tagged := v.vlan && !r.keepsVLAN()
 	if tagged {
 		f = append(append([]byte(nil), f[:2*macBytes]...), f[2*macBytes+vlanBytes:]...)
 		if ip {
@@ -253,27 +250,26 @@ func (h *HCA) receiveOn(r *resource, f []byte) {
 		}
 	}
 	var at receive
-	switch h.take(q, &at) {
+	switch h.take(r.recv, &at) {
 	case tookNone:
 		h.port.stats.dropped.Add(1)
-		if set != nil {
-			set.values[ctrOutOfBuffer].Add(1)
+		if id := r.counterSet(); id != 0 {
+			h.counters.get(id).values[ctrOutOfBuffer].Add(1)
 		}
 		return
 	case tookBroken:
 		return
 	}
 	c := &cqe{cqeOpcode: cqeRecvSend << 4}
-	who := q.user
-	if uint64(len(f)) > at.room || !h.scatter(&who, at.sges, 0, f) {
+	if who := r.recv.user; uint64(len(f)) > at.room || !h.scatter(&who, at.sges, 0, f) {
 		c = failReceive.completion(cqeRecvErr)
 	} else {
 		v.describe(c, f, ip, tagged)
 	}
-	binary.BigEndian.PutUint32(c[cqeIndex:], index)
+	binary.BigEndian.PutUint32(c[cqeIndex:], r.index())
 	binary.BigEndian.PutUint32(c[cqeBytes:], uint32(len(f)))
 	binary.BigEndian.PutUint16(c[cqeCounter:], at.index)
-	h.complete(ring, c, true)
+	h.complete(r.ring, c, true)
 }
 
 // describe says in a completion what the device found out about a frame.

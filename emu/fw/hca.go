@@ -312,8 +312,7 @@ func (h *HCA) wipe() {
 		end(&q.entry)
 	})
 	h.qps.wipe(func(q *qp) {
-		q.queue.Store(nil)
-		q.ep = nil
+		h.endEndpoint(q)
 		end(&q.entry)
 	})
 	h.gsi.Store(nil)
@@ -369,7 +368,7 @@ func (h *HCA) Trace(f func(in, out []byte, took time.Duration)) {
 	h.trace.Store(&f)
 }
 
-// Doorbell takes a store to a doorbell page. The device moves no data, so it
+// Doorbell takes a store to a doorbell page of a device without memory, which
 // only counts it.
 func (h *HCA) Doorbell(uar uint32, offset int, v uint64) { h.doorbells.Add(1) }
 
@@ -390,7 +389,7 @@ func (h *HCA) Notify(f func(Event)) {
 }
 
 // Raise makes the device report an event, as a fault campaign needs it: without
-// packets, nothing in the device raises one by itself.
+// memory, nothing in the device raises one by itself.
 func (h *HCA) Raise(e Event) {
 	if f := h.events.Load(); f != nil {
 		(*f)(e)
@@ -497,6 +496,7 @@ func init() {
 	offer(mlx5.OpCreateQP, (*HCA).createQP, objects|context|alloc)
 	offer(mlx5.OpQueryQP, (*HCA).queryQP, context)
 	offer(mlx5.OpDestroyQP, (*HCA).destroyQP, objects|context)
+	handlers[mlx5.OpQueryHCACap].out = capAnswer
 	for _, op := range mlx5.Transitions() {
 		offer(op, (*HCA).transition, context)
 	}

@@ -100,8 +100,9 @@ func (h *HCA) resteer() {
 	h.steering.Store(build(h.fts.get(h.rootTable)))
 }
 
-// steerFrame takes a frame through the flow tables to its receive queues.
-func (h *HCA) steerFrame(f []byte) {
+// steerFrame takes a frame through the flow tables to its receive queues; one
+// that the device itself sent to those of users only.
+func (h *HCA) steerFrame(f []byte, own bool) {
 	root := h.steering.Load()
 	if root == nil {
 		return
@@ -119,7 +120,7 @@ func (h *HCA) steerFrame(f []byte) {
 				}
 				if e.action&flowDrop == 0 {
 					for _, tir := range e.tirs {
-						h.deliverTIR(tir, f)
+						h.deliverTIR(tir, f, own)
 					}
 					for _, next := range e.tables {
 						visit(next)
@@ -191,9 +192,9 @@ func matchKey(f []byte) (k [matchBytes]byte) {
 }
 
 // deliverTIR gives a frame to a TIR's receive queue.
-func (h *HCA) deliverTIR(t *resource, f []byte) {
+func (h *HCA) deliverTIR(t *resource, f []byte, own bool) {
 	t.mu.Lock()
-	if !t.live.Load() {
+	if !t.live.Load() || own && t.uid == 0 {
 		t.mu.Unlock()
 		return
 	}

@@ -250,6 +250,8 @@ const (
 	umrStart    = 1 << 6
 	umrPD       = 1 << 7
 	umrRinval   = 1 << 8
+	umrSigErr   = 1 << 9
+	umrBSF      = 1 << 12
 	umrKey      = 1 << 13
 	umrQPN      = 1 << 14
 	umrLR       = 1 << 17
@@ -263,7 +265,7 @@ const (
 	umrRORead   = 1 << 47
 
 	umrKnown = umrLen | umrPageSize | umrStart | umrPD | umrRinval | umrKey | umrQPN | umrLR | umrLW | umrRR | umrRW | umrA | umrFence |
-		umrROWrite | umrFree | umrRORead
+		umrROWrite | umrFree | umrRORead | umrSigErr | umrBSF // the last two only to say no
 )
 
 // Flags of a UMR control segment (MLX5_UMR_* in linux/mlx5/device.h,
@@ -310,7 +312,11 @@ func (h *HCA) updateKey(who *user, kernel bool, key uint32, seg []byte) bool {
 			return false
 		}
 	}
-	if uint64(len(list)) < octowords*16 || mask&^umrKnown != 0 {
+	// A list counts in blocks of 64 bytes, whose end rdma-core leaves out.
+	if short := int(octowords*16) - len(list); short > 0 && short < umrSegBytes {
+		list = append(list[:len(list):len(list)], make([]byte, short)...)
+	}
+	if uint64(len(list)) < octowords*16 || mask&^umrKnown != 0 || mask&umrBSF != 0 && src.BSFEn() {
 		return false
 	}
 	list = list[:octowords*16]
@@ -326,7 +332,7 @@ func (h *HCA) updateKey(who *user, kernel bool, key uint32, seg []byte) bool {
 		return false
 	case mask&umrKey == 0 && c.MKey70() != byte(key):
 		return false
-	case flags&umrMustBeFree != 0 && !c.Free(), flags&umrMustBeUsed != 0 && c.Free(), flags&umrMustBeMine != 0 && c.QPN() != who.qpn:
+	case flags&umrMustBeFree != 0 && !c.Free(), flags&umrMustBeUsed != 0 && c.Free(), flags&umrMustBeMine != 0 && c.QPN() != anyQPN && c.QPN() != who.qpn:
 		return false
 	case mask&umrPD != 0 && src.PD() != c.PD() && (!kernel || !h.movePD(c.PD(), src.PD())):
 		return false
@@ -355,7 +361,7 @@ func (h *HCA) movePD(from, to uint32) bool {
 // than the key was made for.
 func (h *HCA) retranslate(m *mkey, list []byte, at uint64) bool {
 	c := mlx5.MKC(m.ctx[:])
-	limit := uint64(c.TranslationsOctwordSize()) * 16
+	limit := (uint64(c.TranslationsOctwordSize())*16 + umrSegBytes - 1) &^ (umrSegBytes - 1)
 	end := at + uint64(len(list))
 	if end > limit || end > maxUMRBytes {
 		return false

@@ -219,6 +219,7 @@ func (u *umem) part(offset uint64) buffer {
 // refused.
 type uses struct {
 	uid     uint16
+	any     bool // whosever they are
 	n       int
 	held    [6]*entry
 	refused check
@@ -227,7 +228,7 @@ type uses struct {
 func (u *uses) hold(e *entry, kernels bool, missing check) {
 	switch {
 	case u.refused != ok:
-	case e == nil || !e.use(u.uid, kernels):
+	case e == nil || u.any && !e.useAny() || !u.any && !e.use(u.uid, kernels):
 		u.refused = missing
 	default:
 		u.held[u.n] = e

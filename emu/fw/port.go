@@ -212,6 +212,15 @@ func (h *HCA) transmit(frame []byte, rdma, loop bool) {
 	}
 }
 
+// loopback gives a multicast frame of a send queue to the receive queues that
+// user programs have for it: a kernel's interface does not want to hear itself.
+// (mlx5_ib allows it with mlx5_ib_enable_lb; whom it reaches is assumed.)
+func (h *HCA) loopback(frame []byte) {
+	if frame[0]&groupBit != 0 {
+		h.steerFrame(frame, true)
+	}
+}
+
 // receive deals with a frame: RDMA is for a queue pair, everything else for
 // the flow tables.
 func (h *HCA) receive(frame []byte) {
@@ -234,7 +243,7 @@ func (h *HCA) receive(frame []byte) {
 		h.deliver(&k)
 	default:
 		p.stats.rx[kindOf(frame, false)].add(len(frame))
-		h.steerFrame(frame)
+		h.steerFrame(frame, false)
 	}
 }
 

@@ -40,13 +40,17 @@ func (h *HCA) createQP(c command) check {
 	if !ctx.NoSQ() {
 		sq = 64 << ctx.LogSQSize()
 	}
-	u := uses{uid: c.uid}
+	// The kernel makes its users' XRC queue pairs under its own uid (mlx5_ib qp.c,
+	// create_user_qp).
+	u := uses{uid: c.uid, any: c.uid == 0 && mlx5.ServiceType(ctx.St()) == mlx5.STXRC}
 	if mlx5.ServiceType(ctx.St()) != mlx5.STRegUMR { // the driver gives it none (create_kernel_qp)
 		u.hold(entryOf(h.pds.get(ctx.PD())), false, badPD)
 	}
 	u.hold(entryOf(h.cqs.get(ctx.CQNSnd())), false, badCQN)
 	u.hold(entryOf(h.cqs.get(ctx.CQNRcv())), false, badCQN)
-	u.hold(entryOf(h.uars.get(ctx.UARPage())), true, badUAR)
+	if !ctx.NoSQ() || ctx.UARPage() != 0 { // the driver gives an XRC target none (create_xrc_tgt_qp)
+		u.hold(entryOf(h.uars.get(ctx.UARPage())), true, badUAR)
+	}
 	if in.WQUmemValid() {
 		u.umem(h, in.WQUmemID(), in.WQUmemOffset(), rq+sq, 64)
 		u.umem(h, ctx.DBRUmemID(), ctx.DBRAddr(), 8, 8)
@@ -99,7 +103,7 @@ func (h *HCA) createQueues(in mlx5.CreateQPIn, rq, sq uint64, u *holding) (*send
 		u.hold(h.srqEntry(ctx.SRQNRMPNXRQN(), kindRMP, kindXRCSRQ), true, badSRQN)
 	}
 	if st == mlx5.STXRC {
-		u.hold(entryOf(h.xrcds.get(ctx.XRCD())), true, badXRCD)
+		u.holdAny(entryOf(h.xrcds.get(ctx.XRCD())), badXRCD)
 	}
 	if u.refused != ok {
 		return nil, nil
@@ -156,7 +160,9 @@ func (h *HCA) destroyQP(c command) check {
 		}
 		h.cqs.get(ctx.CQNSnd()).unuse()
 		h.cqs.get(ctx.CQNRcv()).unuse()
-		h.uars.get(ctx.UARPage()).unuse()
+		if u := h.uars.get(ctx.UARPage()); u != nil {
+			u.unuse()
+		}
 		if q.wqUmem != 0 {
 			h.umems.get(q.wqUmem).unuse()
 			h.umems.get(ctx.DBRUmemID()).unuse()

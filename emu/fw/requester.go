@@ -385,7 +385,7 @@ func (e *endpoint) restartTimer(h *HCA) {
 // expire is the timer: of a time-out, or of the wait after an RNR NAK.
 func (h *HCA) expire(e *endpoint) {
 	e.q.mu.Lock()
-	if e.q.ep != e || !e.q.live.Load() || e.state != mlx5.StateRTS {
+	if !e.current() || e.state != mlx5.StateRTS {
 		e.q.mu.Unlock()
 		return
 	}

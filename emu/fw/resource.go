@@ -52,6 +52,20 @@ func (u *holding) hold(e *entry, kernels bool, missing check) {
 	}
 }
 
+// holdAny is hold for objects that the kernel uses on behalf of its users, under
+// its own uid.
+func (u *holding) holdAny(e *entry, missing check) {
+	switch {
+	case u.uid != 0:
+		u.hold(e, true, missing)
+	case u.refused != ok:
+	case e == nil || !e.useAny():
+		u.refused = missing
+	default:
+		u.held = append(u.held, e)
+	}
+}
+
 func (u *holding) want(good bool, otherwise check) {
 	if u.refused == ok && !good {
 		u.refused = otherwise
@@ -170,7 +184,7 @@ func (u *holding) wq(h *HCA, wq mlx5.WQ, list []byte, least uint8) (b buffer) {
 	u.want(wq.LogWQSz() <= maxWQSize && wq.LogWQStride() >= least, badWQSize)
 	u.want(wq.DBRAddr()%8 == 0, umemUnaligned)
 	if u.refused == ok {
-		b, fits = bufferOf(list, shift, uint64(wq.PageOffset())*64, stride<<wq.LogWQSz())
+		b, fits = bufferOf(list, shift, uint64(wq.PageOffset())<<shift/64, stride<<wq.LogWQSz())
 		u.want(fits, badPAS)
 	}
 	if wq.PD() != 0 || least != 4 {
@@ -405,10 +419,11 @@ func (h *HCA) createXRCSRQ(c command) check {
 		b, fits = bufferOf(in.PAS(), shift, uint64(ctx.PageOffset())<<shift/64, stride<<ctx.LogXRCSRQSize())
 		u.want(fits, badPAS)
 	}
-	u.hold(entryOf(h.xrcds.get(ctx.XRCD())), true, badXRCD)
-	u.hold(entryOf(h.pds.get(ctx.PD())), true, badPD)
+	// The kernel makes those of its users under its own uid, as their XRC queue pairs.
+	u.holdAny(entryOf(h.xrcds.get(ctx.XRCD())), badXRCD)
+	u.holdAny(entryOf(h.pds.get(ctx.PD())), badPD)
 	q := h.cqs.get(ctx.CQN())
-	u.hold(entryOf(q), true, badCQN)
+	u.holdAny(entryOf(q), badCQN)
 	return h.make(c, h.srqs, &u, ctx, func(id uint32, r *resource) {
 		r.kind = kindXRCSRQ
 		r.recv = &recvQueue{

@@ -19,6 +19,7 @@ type responder struct {
 
 	in    part // the message under way: isSend, isWrite or 0
 	queue *recvQueue
+	who   user // whose keys requests name
 	recv  receive
 	holds bool // recv was taken and not completed
 	got   uint64
@@ -49,6 +50,7 @@ type job struct {
 	original uint64
 	va, left uint64
 	key      uint32
+	who      user
 	begun    bool
 	repeat   bool // of something that was asked for again
 }
@@ -174,6 +176,9 @@ func (e *endpoint) again(h *HCA, k *packet) {
 		}
 		return
 	}
+	if !e.domain(h, k) {
+		return
+	}
 	for i := range p.kept {
 		x := &p.kept[i]
 		d := psnDiff(k.psn, x.first)
@@ -185,8 +190,8 @@ func (e *endpoint) again(h *HCA, k *packet) {
 			p.push(job{kind: jobAtomic, psn: k.psn, original: x.original, repeat: true})
 		case !x.atomic && k.parts&hasRETH != 0:
 			va, key, n := k.reth()
-			if uint64(n) <= uint64(int(x.packets)-d)*uint64(e.mtu) && (n == 0 || h.allows(&e.who, key, va, uint64(n), remoteRead)) {
-				p.push(job{kind: jobRead, psn: k.psn, va: va, key: key, left: uint64(n), repeat: true})
+			if uint64(n) <= uint64(int(x.packets)-d)*uint64(e.mtu) && (n == 0 || h.allows(&p.who, key, va, uint64(n), remoteRead)) {
+				p.push(job{kind: jobRead, psn: k.psn, va: va, key: key, left: uint64(n), who: p.who, repeat: true})
 			}
 		}
 		return
@@ -226,6 +231,9 @@ func (e *endpoint) accept(h *HCA, k *packet) outcome {
 	case kind != 0 && !e.rightLength(k):
 		return badRequest
 	}
+	if !e.domain(h, k) {
+		return badRequest
+	}
 	switch {
 	case kind == isSend:
 		return e.acceptSend(h, k)
@@ -237,6 +245,21 @@ func (e *endpoint) accept(h *HCA, k *packet) outcome {
 		return e.acceptRead(h, k)
 	}
 	return badRequest
+}
+
+// domain finds out whose keys a request may name: those of the queue pair's
+// domain or, with XRC, of the domain of the receive queue that it names.
+func (e *endpoint) domain(h *HCA, k *packet) bool {
+	e.rsp.who = e.who
+	if e.kind != kindXRC {
+		return true
+	}
+	q := h.sharedQueueOf(k.word(0)&0xffffff, kindXRCSRQ, mlx5.QPC(e.q.qpc[:]).XRCD())
+	if q == nil {
+		return false
+	}
+	e.rsp.who.pd = q.user.pd
+	return true
 }
 
 // rightLength reports whether a packet of a message is as long as its place in
@@ -313,7 +336,7 @@ func (e *endpoint) acceptSend(h *HCA, k *packet) outcome {
 		e.failRecv(h, &failReceive)
 		return badMemory
 	}
-	if k.parts&hasIETH != 0 && !h.invalidate(&e.who, k.immediate()) {
+	if k.parts&hasIETH != 0 && !h.invalidate(&e.rsp.who, k.immediate()) {
 		e.failRecv(h, &failReceive)
 		return badAccess
 	}
@@ -364,7 +387,7 @@ func (e *endpoint) acceptWrite(h *HCA, k *packet) outcome {
 		switch {
 		case !p.rwe || total > 1<<31:
 			return badRequest
-		case total > 0 && !h.allows(&e.who, key, va, total, remoteWrite):
+		case total > 0 && !h.allows(&p.who, key, va, total, remoteWrite):
 			return badAccess
 		}
 	}
@@ -377,7 +400,7 @@ func (e *endpoint) acceptWrite(h *HCA, k *packet) outcome {
 			return o
 		}
 	}
-	if !h.dma(&e.who, key, va+got, k.payload, remoteWrite, true) {
+	if !h.dma(&p.who, key, va+got, k.payload, remoteWrite, true) {
 		return badAccess
 	}
 	if k.parts&isFirst != 0 {
@@ -397,14 +420,14 @@ func (e *endpoint) acceptRead(h *HCA, k *packet) outcome {
 	switch {
 	case !p.rre || n > 1<<31 || len(k.payload) > 0 || p.pending(false) >= p.most:
 		return badRequest
-	case n > 0 && !h.allows(&e.who, key, va, uint64(n), remoteRead):
+	case n > 0 && !h.allows(&p.who, key, va, uint64(n), remoteRead):
 		return badAccess
 	}
 	packets := max(1, (n+uint32(e.mtu)-1)/uint32(e.mtu))
 	e.count(ctrRXRead)
 	p.keep(answer{first: k.psn, packets: packets})
 	p.advance(k, 0, packets)
-	p.push(job{kind: jobRead, psn: k.psn, va: va, key: key, left: uint64(n)})
+	p.push(job{kind: jobRead, psn: k.psn, va: va, key: key, left: uint64(n), who: p.who})
 	return fine
 }
 
@@ -416,11 +439,11 @@ func (e *endpoint) acceptAtomic(h *HCA, k *packet) outcome {
 	switch {
 	case !p.rae || va%atomicBytes != 0 || len(k.payload) > 0 || p.pending(false) >= p.most:
 		return badRequest
-	case !h.allows(&e.who, key, va, atomicBytes, remoteAtomic):
+	case !h.allows(&p.who, key, va, atomicBytes, remoteAtomic):
 		return badAccess
 	}
 	var b [atomicBytes]byte
-	if !h.dma(&e.who, key, va, b[:], remoteAtomic, false) {
+	if !h.dma(&p.who, key, va, b[:], remoteAtomic, false) {
 		return badAccess
 	}
 	// The host is little endian.
@@ -432,7 +455,7 @@ func (e *endpoint) acceptAtomic(h *HCA, k *packet) outcome {
 		now = was
 	}
 	binary.LittleEndian.PutUint64(b[:], now)
-	if now != was && !h.dma(&e.who, key, va, b[:], remoteAtomic, true) {
+	if now != was && !h.dma(&p.who, key, va, b[:], remoteAtomic, true) {
 		return badAccess
 	}
 	e.count(ctrRXAtomic)
@@ -494,7 +517,7 @@ func (e *endpoint) replyRead(h *HCA, j *job, hd *header) (done bool) {
 		hd.addAETH(aethAck, j.msn)
 	}
 	frame, payload := e.route.frame(hd, int(n))
-	if !h.dma(&e.who, j.key, j.va, payload, remoteRead, false) {
+	if !h.dma(&j.who, j.key, j.va, payload, remoteRead, false) {
 		// The key went away, or the memory behind it.
 		j.kind, j.syndrome = jobNak, aethNakAccess
 		if !e.rsp.fatal && e.state != mlx5.StateErr {

@@ -142,7 +142,7 @@ func (r *rig) modify(op mlx5.Op, qpn uint32) mlx5.RST2INITQPIn {
 // exec runs a command with as much room for output as it has to have.
 func (r *rig) exec(in []byte) (mlx5.Status, uint32, []byte) {
 	n := mlx5.CmdOutSize
-	if hd := r.h.handler(mlx5.OpOf(in)); hd != nil {
+	if hd := r.h.handler(mlx5.OpOf(in)); hd != nil && mlx5.OpOf(in) != mlx5.OpQueryHCACap {
 		n = hd.out
 	} else if _, l := mlx5.OpOf(in).Layouts(); l != nil {
 		n = l.Bytes

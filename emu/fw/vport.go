@@ -232,14 +232,33 @@ func (h *HCA) queryPkey(c command) check {
 	return ok
 }
 
-// queryVPortCounter answers zeros: no packet has moved.
+// queryVPortCounter answers with what passed the port. As in recordings of a
+// card, received bytes have the FCS and sent ones do not.
 func (h *HCA) queryVPortCounter(c command) check {
 	in := mlx5.QueryVPortCounterIn(c.in)
 	if !ownVPort(in.OtherVPort(), in.VPortNumber()) {
 		return badVPort
 	}
+	o, s := mlx5.QueryVPortCounterOut(c.out), &h.port.stats
+	put := func(b []byte, t *traffic, fcs uint64) { // struct mlx5_ifc_traffic_counter_bits
+		n := t.packets.Load()
+		binary.BigEndian.PutUint64(b, n)
+		binary.BigEndian.PutUint64(b[8:], t.bytes.Load()+n*fcs)
+	}
+	for i, b := range [numTraffic][2][]byte{
+		trafficUnicast:       {o.ReceivedEthUnicast(), o.TransmittedEthUnicast()},
+		trafficMulticast:     {o.ReceivedEthMulticast(), o.TransmittedEthMulticast()},
+		trafficBroadcast:     {o.ReceivedEthBroadcast(), o.TransmittedEthBroadcast()},
+		trafficRDMA:          {o.ReceivedIBUnicast(), o.TransmittedIBUnicast()},
+		trafficRDMAMulticast: {o.ReceivedIBMulticast(), o.TransmittedIBMulticast()},
+	} {
+		put(b[0], &s.rx[i], fcsBytes)
+		put(b[1], &s.tx[i], 0)
+	}
 	return ok
 }
+
+const fcsBytes = 4
 
 // A management datagram's header (struct ib_mad_hdr).
 const (

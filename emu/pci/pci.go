@@ -77,6 +77,7 @@ type Function struct {
 
 	mu      sync.Mutex
 	host    Host // nil: none
+	wire    fw.Wire
 	space   space
 	dev     *device
 	wire    fw.Wire      // of the port; nil: none
@@ -229,6 +230,18 @@ func (f *Function) Stats() fw.Stats { return f.device().hca.Stats() }
 
 // HCA returns the firmware of the device, until it is reset.
 func (f *Function) HCA() *fw.HCA { return f.device().hca }
+
+// Connect gives the port a wire, which resets do not take away; nil does.
+func (f *Function) Connect(w fw.Wire) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wire = w
+	f.dev.hca.Connect(w)
+}
+
+// Receive takes a frame that arrives at the port. It does not block, and the
+// frame belongs to the function from then on.
+func (f *Function) Receive(frame []byte) { f.device().hca.Receive(frame) }
 
 // RaiseHealth makes the device report a syndrome in its health buffer, 0 to
 // clear it. With fatal it asks for a reset and executes nothing until it gets
