@@ -77,7 +77,6 @@ type Function struct {
 
 	mu      sync.Mutex
 	host    Host // nil: none
-	wire    fw.Wire
 	space   space
 	dev     *device
 	wire    fw.Wire      // of the port; nil: none
@@ -157,19 +156,6 @@ func (f *Function) Attach(h Host) {
 		}
 	}
 }
-
-// Connect gives the port a wire; nil takes it away. The wire stays when the
-// function is reset.
-func (f *Function) Connect(w fw.Wire) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.wire = w
-	f.dev.hca.Connect(w)
-}
-
-// Receive takes a frame that arrives at the port; it belongs to the function
-// from then on.
-func (f *Function) Receive(frame []byte) { f.device().hca.Receive(frame) }
 
 // Detach pulls it out. When it returns, the host's methods are no longer
 // called.
