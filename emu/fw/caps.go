@@ -43,8 +43,8 @@ const (
 	logMaxTIS         = 10
 	logMaxTIR         = 10
 	logMaxSQ          = 13
-	logMaxRQ          = 13
-	logMaxRQT         = 10
+	logMaxRQ          = 23
+	logMaxRQT         = 19
 	logMaxRQTSize     = 11
 	logMaxUCList      = 7
 	logMaxMCList      = 11
@@ -110,6 +110,13 @@ func (h *HCA) driverGeneralCaps(p mlx5.HCACap) {
 	p.SetCompactAddressVector(true)
 	p.SetBlockLbMc(true)
 	p.SetVPortCounters(true)
+	p.SetOutOfSeqCnt(true)
+	p.SetRetransmissionQCounters(true)
+	p.SetEnhancedErrorQCounters(true)
+	p.SetRoCEAccl(true)
+	p.SetCCQueryAllowed(true)
+	p.SetPcamReg(true)
+	p.SetMcamReg(true)
 	p.SetDeviceFrequencyKhz(frequencyKHz)
 	p.SetLogPgSz(12)
 	p.SetUARSz(5) // MiB, as log2: BAR 0 has 32

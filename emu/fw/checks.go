@@ -123,6 +123,8 @@ const (
 	badFlow
 	badFlowAction
 	badFlowLevel
+	badRegGroup
+	badComponent
 	numChecks
 )
 
@@ -223,6 +225,8 @@ var checks = [numChecks]Check{
 	badFlow:         {Refuses: "the modification or deletion of a flow that does not exist, or a second one at its index", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badFlowAction:   {Refuses: "an action or destination that the device does not advertise, or one without the other", Status: mlx5.StatusBadParam, Evidence: "reported for SET_FLOW_TABLE_ENTRY"},
 	badFlowLevel:    {Refuses: "a flow that goes to a table of its own or a lower level, without ignore_flow_level", Status: mlx5.StatusBadParam, Evidence: "reported for SET_FLOW_TABLE_ENTRY; driver, fs_core keeps to it"},
+	badRegGroup:     {Refuses: "a group of registers or features that PCAM and MCAM do not have", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badComponent:    {Refuses: "a firmware component or kind of information other than the boot image's running version", Status: mlx5.StatusBadParam, Evidence: "assumed; driver, mlx5_get_boot_img_component_index stops at the last one"},
 }
 
 func init() {

@@ -108,7 +108,7 @@ const (
 
 	// QPs and SQs share one number space: doorbells name either.
 	firstSQN = 0x800000
-	firstRQN = 0xa00000
+	firstRQN = 0x800000
 )
 
 // sharedUID marks what the kernel makes for all contexts: completion event
