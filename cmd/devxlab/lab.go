@@ -27,9 +27,11 @@ import (
 // the program in the guest. 125 is docker's for the same.
 const exitLab = 125
 
-// exit ends the program with a status that is not devxlab's to choose. A test
-// replaces it.
-var exit = os.Exit
+// statusError ends the program with an exit status that is not devxlab's to
+// choose. What there is to say has been said.
+type statusError int
+
+func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 type labCmd struct {
 	Shell labShellCmd `cmd:"" default:"withargs" help:"A shell in a virtual machine whose own mlx5 driver drives the emulated HCA (the default)."`
@@ -301,12 +303,12 @@ func (f labFlags) start(e *env, o lab.Options) error {
 		return err // exit status 130
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintln(e.err, "devxlab lab: ended by Ctrl-]")
-		exit(exitLab)
+		return statusError(exitLab)
 	case err != nil:
 		fmt.Fprintln(e.err, "devxlab lab:", err)
-		exit(exitLab)
+		return statusError(exitLab)
 	case r.Status != 0:
-		exit(r.Status)
+		return statusError(r.Status)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,20 +13,6 @@ import (
 
 	"devxlab.example/lab"
 )
-
-// exits runs a command line whose exit status is not devxlab's own.
-func exits(t *testing.T, args ...string) (code int, errOut string) {
-	t.Helper()
-	old := exit
-	defer func() { exit = old }()
-	chosen := -1
-	exit = func(c int) { chosen = c }
-	code, _, errOut = devxlab("", args...)
-	if chosen >= 0 {
-		code = chosen
-	}
-	return code, errOut
-}
 
 func TestLabCommandLine(t *testing.T) {
 	t.Setenv("DEVXLAB_CACHE", t.TempDir())
@@ -55,8 +42,18 @@ func TestLabCommandLine(t *testing.T) {
 		{args: []string{"lab", "exec", "true"}, flags: "--mem 1", code: 2, err: "1 MiB"},
 	} {
 		t.Setenv("DEVXLAB_LAB_FLAGS", c.flags)
-		if code, errOut := exits(t, c.args...); code != c.code || !strings.Contains(errOut, c.err) {
+		if code, _, errOut := devxlab("", c.args...); code != c.code || !strings.Contains(errOut, c.err) {
 			t.Errorf("%q: exit code %d, %q; want %d, %q", c.args, code, errOut, c.code, c.err)
+		}
+	}
+}
+
+// The exit status of the guest's program is devxlab's, and nothing is said about
+// it.
+func TestStatusError(t *testing.T) {
+	for _, err := range []error{statusError(42), fmt.Errorf("wrapped: %w", statusError(42))} {
+		if code := exitCode(t.Context(), err); code != 42 {
+			t.Errorf("%v: exit code %d", err, code)
 		}
 	}
 }
