@@ -10220,6 +10220,102 @@ func (v QueryCongStatisticsOut) NpCNPSentLow() uint32 { return binary.BigEndian.
 // SetNpCNPSentLow sets np_cnp_sent_low.
 func (v QueryCongStatisticsOut) SetNpCNPSentLow(x uint32) { binary.BigEndian.PutUint32(v[96:], x) }
 
+// DeviceMemCap is a view of struct mlx5_ifc_device_mem_cap_bits.
+type DeviceMemCap []byte
+
+// DeviceMemCapSize is the size of a DeviceMemCap in bytes, without a trailing array.
+const DeviceMemCapSize = 256
+
+// Memic returns memic (1 bits at bit 0x0).
+func (v DeviceMemCap) Memic() bool { return v[0]&0x80 != 0 }
+
+// SetMemic sets memic.
+func (v DeviceMemCap) SetMemic(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// LogMinMemicAllocSize returns log_min_memic_alloc_size (5 bits at bit 0x2b).
+func (v DeviceMemCap) LogMinMemicAllocSize() uint8 { return v[5] >> 0 & 0x1f }
+
+// SetLogMinMemicAllocSize sets log_min_memic_alloc_size; higher bits of x are dropped.
+func (v DeviceMemCap) SetLogMinMemicAllocSize(x uint8) { v[5] = v[5]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxMemicAddrAlignment returns log_max_memic_addr_alignment (8 bits at bit 0x38).
+func (v DeviceMemCap) LogMaxMemicAddrAlignment() uint8 { return v[7] }
+
+// SetLogMaxMemicAddrAlignment sets log_max_memic_addr_alignment.
+func (v DeviceMemCap) SetLogMaxMemicAddrAlignment(x uint8) { v[7] = x }
+
+// MemicBARStartAddr returns memic_bar_start_addr (64 bits at bit 0x40).
+func (v DeviceMemCap) MemicBARStartAddr() uint64 { return binary.BigEndian.Uint64(v[8:]) }
+
+// SetMemicBARStartAddr sets memic_bar_start_addr.
+func (v DeviceMemCap) SetMemicBARStartAddr(x uint64) { binary.BigEndian.PutUint64(v[8:], x) }
+
+// MemicBARSize returns memic_bar_size (32 bits at bit 0x80).
+func (v DeviceMemCap) MemicBARSize() uint32 { return binary.BigEndian.Uint32(v[16:]) }
+
+// SetMemicBARSize sets memic_bar_size.
+func (v DeviceMemCap) SetMemicBARSize(x uint32) { binary.BigEndian.PutUint32(v[16:], x) }
+
+// MaxMemicSize returns max_memic_size (32 bits at bit 0xa0).
+func (v DeviceMemCap) MaxMemicSize() uint32 { return binary.BigEndian.Uint32(v[20:]) }
+
+// SetMaxMemicSize sets max_memic_size.
+func (v DeviceMemCap) SetMaxMemicSize(x uint32) { binary.BigEndian.PutUint32(v[20:], x) }
+
+// SteeringSwICMStartAddress returns steering_sw_icm_start_address (64 bits at bit 0xc0).
+func (v DeviceMemCap) SteeringSwICMStartAddress() uint64 { return binary.BigEndian.Uint64(v[24:]) }
+
+// SetSteeringSwICMStartAddress sets steering_sw_icm_start_address.
+func (v DeviceMemCap) SetSteeringSwICMStartAddress(x uint64) { binary.BigEndian.PutUint64(v[24:], x) }
+
+// LogHeaderModifySwICMSize returns log_header_modify_sw_icm_size (8 bits at bit 0x108).
+func (v DeviceMemCap) LogHeaderModifySwICMSize() uint8 { return v[33] }
+
+// SetLogHeaderModifySwICMSize sets log_header_modify_sw_icm_size.
+func (v DeviceMemCap) SetLogHeaderModifySwICMSize(x uint8) { v[33] = x }
+
+// LogSwICMAllocGranularity returns log_sw_icm_alloc_granularity (6 bits at bit 0x112).
+func (v DeviceMemCap) LogSwICMAllocGranularity() uint8 { return v[34] >> 0 & 0x3f }
+
+// SetLogSwICMAllocGranularity sets log_sw_icm_alloc_granularity; higher bits of x are dropped.
+func (v DeviceMemCap) SetLogSwICMAllocGranularity(x uint8) { v[34] = v[34]&^(0x3f<<0) | x&0x3f<<0 }
+
+// LogSteeringSwICMSize returns log_steering_sw_icm_size (8 bits at bit 0x118).
+func (v DeviceMemCap) LogSteeringSwICMSize() uint8 { return v[35] }
+
+// SetLogSteeringSwICMSize sets log_steering_sw_icm_size.
+func (v DeviceMemCap) SetLogSteeringSwICMSize(x uint8) { v[35] = x }
+
+// LogHeaderModifyPatternSwICMSize returns log_header_modify_pattern_sw_icm_size (8 bits at bit 0x138).
+func (v DeviceMemCap) LogHeaderModifyPatternSwICMSize() uint8 { return v[39] }
+
+// SetLogHeaderModifyPatternSwICMSize sets log_header_modify_pattern_sw_icm_size.
+func (v DeviceMemCap) SetLogHeaderModifyPatternSwICMSize(x uint8) { v[39] = x }
+
+// HeaderModifySwICMStartAddress returns header_modify_sw_icm_start_address (64 bits at bit 0x140).
+func (v DeviceMemCap) HeaderModifySwICMStartAddress() uint64 { return binary.BigEndian.Uint64(v[40:]) }
+
+// SetHeaderModifySwICMStartAddress sets header_modify_sw_icm_start_address.
+func (v DeviceMemCap) SetHeaderModifySwICMStartAddress(x uint64) {
+	binary.BigEndian.PutUint64(v[40:], x)
+}
+
+// HeaderModifyPatternSwICMStartAddress returns header_modify_pattern_sw_icm_start_address (64 bits at bit 0x1c0).
+func (v DeviceMemCap) HeaderModifyPatternSwICMStartAddress() uint64 {
+	return binary.BigEndian.Uint64(v[56:])
+}
+
+// SetHeaderModifyPatternSwICMStartAddress sets header_modify_pattern_sw_icm_start_address.
+func (v DeviceMemCap) SetHeaderModifyPatternSwICMStartAddress(x uint64) {
+	binary.BigEndian.PutUint64(v[56:], x)
+}
+
+// MemicOperations returns memic_operations (32 bits at bit 0x200).
+func (v DeviceMemCap) MemicOperations() uint32 { return binary.BigEndian.Uint32(v[64:]) }
+
+// SetMemicOperations sets memic_operations.
+func (v DeviceMemCap) SetMemicOperations(x uint32) { binary.BigEndian.PutUint32(v[64:], x) }
+
 // layouts has the table of each view.
 var layouts = [...]Layout{
 	{Name: "general_obj_in_cmd_hdr", Bytes: 16, Fields: []LayoutField{
@@ -14288,5 +14384,21 @@ var layouts = [...]Layout{
 		{"np_ecn_marked_roce_packets_low", 704, 32},
 		{"np_cnp_sent_high", 736, 32},
 		{"np_cnp_sent_low", 768, 32},
+	}},
+	{Name: "device_mem_cap", Bytes: 256, Fields: []LayoutField{
+		{"memic", 0, 1},
+		{"log_min_memic_alloc_size", 43, 5},
+		{"log_max_memic_addr_alignment", 56, 8},
+		{"memic_bar_start_addr", 64, 64},
+		{"memic_bar_size", 128, 32},
+		{"max_memic_size", 160, 32},
+		{"steering_sw_icm_start_address", 192, 64},
+		{"log_header_modify_sw_icm_size", 264, 8},
+		{"log_sw_icm_alloc_granularity", 274, 6},
+		{"log_steering_sw_icm_size", 280, 8},
+		{"log_header_modify_pattern_sw_icm_size", 312, 8},
+		{"header_modify_sw_icm_start_address", 320, 64},
+		{"header_modify_pattern_sw_icm_start_address", 448, 64},
+		{"memic_operations", 512, 32},
 	}},
 }

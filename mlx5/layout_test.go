@@ -254,6 +254,7 @@ var views = []struct {
 	{"mcqi_version", McqiVersion(nil), McqiVersionSize},
 	{"query_cong_statistics_in", QueryCongStatisticsIn(nil), QueryCongStatisticsInSize},
 	{"query_cong_statistics_out", QueryCongStatisticsOut(nil), QueryCongStatisticsOutSize},
+	{"device_mem_cap", DeviceMemCap(nil), DeviceMemCapSize},
 }
 
 // TestKnownBytes holds layouts against positions that were found by other

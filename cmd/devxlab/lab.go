@@ -39,6 +39,10 @@ type labCmd struct {
 	Exec  labExecCmd  `cmd:"" passthrough:"" help:"Run a program of the host there, in its own directory: go test -exec \"devxlab lab exec\" ./pkg. Flags come from DEVXLAB_LAB_FLAGS."`
 	Fetch labFetchCmd `cmd:"" help:"Bring QEMU, busybox and a kernel into the cache, so that later runs need no network."`
 	Init  labInitCmd  `cmd:"" hidden:"" help:"Process 1 of the guest."`
+	Check labCheckCmd `cmd:"" hidden:"" help:"In a guest: see whether its mlx5 driver does all it should."`
+
+	Matrix      labMatrixCmd      `cmd:"" help:"Try the emulated HCA under several kernels, and print a table."`
+	Conformance labConformanceCmd `cmd:"" help:"Run rdma-core's own tests on the emulated HCA."`
 }
 
 const labHelp = `The kernel is a distribution's, unmodified, with its own mlx5_core and mlx5_ib; the NIC is the emulated HCA.

@@ -18,6 +18,7 @@ const (
 	capEth       mlx5.CapType = 1
 	capAtomic    mlx5.CapType = 3
 	capFlowTable mlx5.CapType = 7
+	capDevMem    mlx5.CapType = 0xf
 )
 
 // capPage is what the device can do and what it was told to.
@@ -74,6 +75,9 @@ func newDriverCaps(h *HCA) *driverCaps {
 	ethCaps(mlx5.PerProtocolNetworkingOffloadCaps(page(capEth, "per_protocol_networking_offload_caps")))
 	atomicCaps(mlx5.AtomicCaps(page(capAtomic, "atomic_caps")))
 	flowTableCaps(mlx5.FlowTableNICCap(page(capFlowTable, "flow_table_nic_cap")))
+	// Of device memory the device has none, and says so: rdma-core asks whether or
+	// not the general page has a bit for it (dr_devx.c, dr_devx_query_device).
+	page(capDevMem, "device_mem_cap")
 	for _, p := range d.pages {
 		p.cur = bytes.Clone(p.max)
 	}

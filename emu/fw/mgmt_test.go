@@ -84,3 +84,24 @@ func TestCongestionStatistics(t *testing.T) {
 		t.Errorf("%x", out)
 	}
 }
+
+// The kernel sends flows to whosever TIR it is, and uses it; a user only to its
+// own.
+func TestFlowToUsersTIR(t *testing.T) {
+	h := newHost(t, Config{})
+	alice, bob := mlx5.CreateUCTXOut(h.must(build(mlx5.OpCreateUCTX, 0))).UID(), mlx5.CreateUCTXOut(h.must(build(mlx5.OpCreateUCTX, 0))).UID()
+	tir := h.h.tirs.get(h.tir)
+	tir.mu.Lock()
+	tir.uid = alice
+	before := tir.refs
+	tir.mu.Unlock()
+	h.must(h.flowIn(5, toTIR, h.tir))
+	if tir.refs != before+1 {
+		t.Errorf("%d users, %d before the flow", tir.refs, before)
+	}
+	defer func() { tir.uid = 0 }() // the books are checked at the end
+	u := holding{uid: bob}
+	if u.holdFor(&tir.entry, badTIRN); u.refused != badTIRN {
+		t.Error("one user's flow goes to another one's TIR")
+	}
+}

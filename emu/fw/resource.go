@@ -48,6 +48,21 @@ func (u *holding) hold(e *entry, kernels bool, missing check) {
 	}
 }
 
+// holdFor is hold for an object that the kernel, whose uid is 0, uses on behalf
+// of whoever made it: mlx5_ib sends a user's flows to the TIR of the user's queue
+// pair (fs.c, create_flow_rule; the TIR has its context's uid).
+func (u *holding) holdFor(e *entry, missing check) {
+	if u.refused != ok || u.uid != 0 {
+		u.hold(e, true, missing)
+		return
+	}
+	if e == nil || !e.useAny() {
+		u.refused = missing
+		return
+	}
+	u.held = append(u.held, e)
+}
+
 func (u *holding) want(good bool, otherwise check) {
 	if u.refused == ok && !good {
 		u.refused = otherwise

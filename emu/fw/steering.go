@@ -255,7 +255,7 @@ func (h *HCA) destinations(u *holding, t *resource, in mlx5.SetFTEIn, list []byt
 				u.want(mlx5.FlowTableContext(next.ctx).Level() > mlx5.FlowTableContext(t.ctx).Level(), badFlowLevel)
 			}
 		case toTIR:
-			u.hold(entryOf(h.tirs.get(d.DestinationID())), true, badTIRN)
+			u.holdFor(entryOf(h.tirs.get(d.DestinationID())), badTIRN)
 		default:
 			u.want(false, badFlowAction)
 		}

@@ -60,7 +60,8 @@ const structs = `
 	create_flow_group_in create_flow_group_out destroy_flow_group_in destroy_flow_group_out
 	flow_context dest_format_struct set_fte_in set_fte_out delete_fte_in delete_fte_out
 	attach_to_mcg_in attach_to_mcg_out detach_from_mcg_in detach_from_mcg_out
-	mcam_reg pcam_reg mcqs_reg mcqi_reg mcqi_version query_cong_statistics_in query_cong_statistics_out`
+	mcam_reg pcam_reg mcqs_reg mcqi_reg mcqi_version query_cong_statistics_in query_cong_statistics_out
+	device_mem_cap`
 
 // capAccessors are the fields of cmd_hca_cap that get accessors; the layout
 // table has all of them.
