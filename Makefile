@@ -6,6 +6,8 @@
 # make lab     boots a virtual machine whose own mlx5 driver drives the emulated HCA,
 #              and tests that; the first time it fetches QEMU and a kernel into the
 #              user's cache
+# make lab-matrix   tries the emulated HCA under each kernel that Debian packages
+# make conformance  runs rdma-core's own tests on it and writes docs/conformance.md
 # make lint    gofmt, vet, staticcheck, govulncheck
 # make race    the tests under the race detector, and with a collector that runs
 #              all the time (needs a C compiler)
@@ -24,7 +26,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lab-matrix conformance lint race fuzz cross generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -47,6 +49,12 @@ test: gocheck
 
 lab: gocheck
 	@DEVXLAB_REQUIRE=lab $(GO) test -count=1 -run '^TestLab' -v ./lab
+
+lab-matrix: gocheck
+	@$(GO) run ./cmd/devxlab lab matrix
+
+conformance: gocheck
+	@$(GO) run ./cmd/devxlab lab conformance --write docs/conformance.md
 
 lint: gocheck
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) || exit 1; test -z "$$bad" || { echo "not gofmt-clean: $$bad"; exit 1; }

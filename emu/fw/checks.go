@@ -142,7 +142,7 @@ var checks = [numChecks]Check{
 	badCQN:          {Refuses: "a completion queue that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badUAR:          {Refuses: "a UAR that does not exist or has another uid (uid 0 is everyone's: Linux before 6.1 allocates UARs so)", Status: mlx5.StatusBadRes, Evidence: "status text; uid of UARs: driver, mlx5_cmd_uar_alloc"},
 	badUmem:         {Refuses: "user memory that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
-	badQPN:          {Refuses: "a queue pair that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "assumed; real cards answered 0x9 (syndromes 0x25b161, 0x7ea02d) for QPs lost in a reset"},
+	badQPN:          {Refuses: "a queue pair that does not exist or has another uid (uid 0, the kernel, may query all)", Status: mlx5.StatusBadRes, Evidence: "queries: driver, mlx5_core_qp_query sends no uid; otherwise assumed; real cards answered 0x9 (syndromes 0x25b161, 0x7ea02d) for QPs lost in a reset"},
 	badEQN:          {Refuses: "an event queue that does not exist", Status: mlx5.StatusBadRes, Evidence: "status text; the driver checks it first (mlx5_vector2eqn)"},
 	badMKey:         {Refuses: "a memory key that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badCounterSet:   {Refuses: "a Q counter set that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},

@@ -84,7 +84,7 @@ var refusals = []refusal{
 	}},
 	{badPD, mlx5.StatusBadRes, "CREATE_MKEY", func(r *rig) []byte { return r.mkeyWith(func(m mlx5.MKC) { m.SetPD(0) }) }},
 	{badCQN, mlx5.StatusBadRes, "DESTROY_CQ", func(r *rig) []byte { return about(mlx5.OpDestroyCQ, r.uid, r.cqn+1) }},
-	{badCQN, mlx5.StatusBadRes, "QUERY_CQ, foreign", func(r *rig) []byte { return about(mlx5.OpQueryCQ, 0, r.cqn) }},
+	{badCQN, mlx5.StatusBadRes, "QUERY_CQ, foreign", func(r *rig) []byte { return about(mlx5.OpQueryCQ, r.context(), r.cqn) }},
 	{badCQN, mlx5.StatusBadRes, "CREATE_QP, send", func(r *rig) []byte { return r.qpWith(func(q mlx5.QPC) { q.SetCQNSnd(0) }) }},
 	{badCQN, mlx5.StatusBadRes, "CREATE_QP, receive", func(r *rig) []byte { return r.qpWith(func(q mlx5.QPC) { q.SetCQNRcv(0) }) }},
 	{badUAR, mlx5.StatusBadRes, "DEALLOC_UAR", func(r *rig) []byte { return about(mlx5.OpDeallocUAR, r.uid, r.uar+1) }},
@@ -105,11 +105,11 @@ var refusals = []refusal{
 		return about(mlx5.Op2RST, r.uid, qpn)
 	}},
 	{badQPN, mlx5.StatusBadRes, "2ERR, foreign", func(r *rig) []byte { return about(mlx5.Op2ERR, r.context(), r.made(r.qp(mlx5.STRC))) }},
-	{badQPN, mlx5.StatusBadRes, "QUERY_QP by the kernel", func(r *rig) []byte { return about(mlx5.OpQueryQP, 0, r.made(r.qp(mlx5.STRC))) }},
+	{badQPN, mlx5.StatusBadRes, "QUERY_QP, foreign", func(r *rig) []byte { return about(mlx5.OpQueryQP, r.context(), r.made(r.qp(mlx5.STRC))) }},
 	{badEQN, mlx5.StatusBadRes, "DESTROY_EQ", func(r *rig) []byte { return about(mlx5.OpDestroyEQ, r.uid, r.eq) }},
 	{badEQN, mlx5.StatusBadRes, "CREATE_CQ", func(r *rig) []byte { return r.cqWith(func(c mlx5.CQC) { c.SetCEQNOrApuElement(r.eq + 1) }) }},
 	{badMKey, mlx5.StatusBadRes, "DESTROY_MKEY", func(r *rig) []byte { return about(mlx5.OpDestroyMKey, r.uid, firstMKey) }},
-	{badMKey, mlx5.StatusBadRes, "QUERY_MKEY, foreign", func(r *rig) []byte { return about(mlx5.OpQueryMKey, 0, r.made(r.mkey())) }},
+	{badMKey, mlx5.StatusBadRes, "QUERY_MKEY, foreign", func(r *rig) []byte { return about(mlx5.OpQueryMKey, r.context(), r.made(r.mkey())) }},
 	{badCounterSet, mlx5.StatusBadRes, "DEALLOC_Q_COUNTER", func(r *rig) []byte { return about(mlx5.OpDeallocQCounter, r.uid, 1) }},
 	{badCounterSet, mlx5.StatusBadRes, "QUERY_Q_COUNTER", func(r *rig) []byte { return build(mlx5.OpQueryQCounter, r.uid) }},
 	{badCounterSet, mlx5.StatusBadRes, "RST2INIT, foreign", func(r *rig) []byte {

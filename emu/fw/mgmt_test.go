@@ -105,3 +105,39 @@ func TestFlowToUsersTIR(t *testing.T) {
 		t.Error("one user's flow goes to another one's TIR")
 	}
 }
+
+// The kernel queries everyone's objects with its own uid, as ibv_query_qp of a
+// user's queue pair makes it do; a user only its own.
+func TestKernelQueriesAll(t *testing.T) {
+	h := newHost(t, Config{})
+	alice, bob := mlx5.CreateUCTXOut(h.must(build(mlx5.OpCreateUCTX, 0))).UID(), mlx5.CreateUCTXOut(h.must(build(mlx5.OpCreateUCTX, 0))).UID()
+	pd := h.must(build(mlx5.OpAllocPD, alice))
+	id := mlx5.AllocPDOut(pd).PD()
+	create, _, _ := h.qpIn(mlx5.STUD)
+	qpn := h.made(create)
+	qp := h.h.qps.get(qpn)
+	for _, e := range []struct {
+		entry   *entry
+		op      mlx5.Op
+		id      uint32
+		missing check
+	}{
+		{&qp.entry, mlx5.OpQueryQP, qpn, badQPN},
+		{&h.h.cqs.get(h.cqn).entry, mlx5.OpQueryCQ, h.cqn, badCQN},
+		{&h.h.sqs.get(h.sq).entry, mlx5.OpQuerySQ, h.sq, badSQN},
+		{&h.h.rqs.get(h.rq).entry, mlx5.OpQueryRQ, h.rq, badRQN},
+		{&h.h.tirs.get(h.tir).entry, mlx5.OpQueryTIR, h.tir, badTIRN},
+	} {
+		e.entry.uid = alice
+		h.must(about(e.op, 0, e.id))
+		h.must(about(e.op, alice, e.id))
+		in := about(e.op, bob, e.id)
+		out := make([]byte, h.outSize(in))
+		h.h.Exec(in, out)
+		if _, syndrome := mlx5.StatusOf(out); syndrome != checks[e.missing].Syndrome() {
+			t.Errorf("%v by another user: %s", e.op, reason(syndrome))
+		}
+		e.entry.uid = 0
+	}
+	h.must(about(mlx5.OpDeallocPD, alice, id))
+}

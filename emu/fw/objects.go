@@ -19,6 +19,21 @@ func (e *entry) own(uid uint16) bool {
 	return false
 }
 
+// see is own for a query, which the kernel makes of everyone's objects with its
+// own uid, 0 (mlx5_ib qpc.c, mlx5_core_qp_query; mlx5_core transobj.c,
+// mlx5_core_query_sq): ibv_query_qp of any queue pair.
+func (e *entry) see(uid uint16) bool {
+	if uid != 0 {
+		return e.own(uid)
+	}
+	e.mu.Lock()
+	if e.live.Load() {
+		return true
+	}
+	e.mu.Unlock()
+	return false
+}
+
 // use counts one more user of an object, if it exists and the uid may use it.
 // An object of the kernel (uid 0) is everyone's where the caller says so.
 func (e *entry) use(uid uint16, kernels bool) bool {
@@ -165,7 +180,7 @@ func (h *HCA) deallocQCounter(c command) check {
 // queryQCounter answers zeros: without packets, no counter has moved.
 func (h *HCA) queryQCounter(c command) check {
 	s := h.counters.get(uint32(mlx5.QueryQCounterIn(c.in).CounterSetID()))
-	if s == nil || !s.own(c.uid) {
+	if s == nil || !s.see(c.uid) {
 		return badCounterSet
 	}
 	s.mu.Unlock()
@@ -338,7 +353,7 @@ func (h *HCA) createHostMKey(c command, in mlx5.CreateMKeyIn) check {
 
 func (h *HCA) queryMKey(c command) check {
 	m := h.mkeys.get(id24(c))
-	if m == nil || !m.own(c.uid) {
+	if m == nil || !m.see(c.uid) {
 		return badMKey
 	}
 	defer m.mu.Unlock()
@@ -458,7 +473,7 @@ func (h *HCA) createCQRing(in mlx5.CreateCQIn, e *eq) (*cqRing, check) {
 
 func (h *HCA) queryCQ(c command) check {
 	q := h.cqs.get(id24(c))
-	if q == nil || !q.own(c.uid) {
+	if q == nil || !q.see(c.uid) {
 		return badCQN
 	}
 	defer q.mu.Unlock()

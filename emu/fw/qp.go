@@ -117,7 +117,7 @@ func (h *HCA) createQueue(in mlx5.CreateQPIn, rq, sq uint64, u *holding) *sendQu
 
 func (h *HCA) queryQP(c command) check {
 	q := h.qps.get(id24(c))
-	if q == nil || !q.own(c.uid) {
+	if q == nil || !q.see(c.uid) {
 		return badQPN
 	}
 	defer q.mu.Unlock()

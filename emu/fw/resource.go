@@ -126,11 +126,14 @@ func find(t *table[resource], id uint32, k queueKind, uid uint16) *resource {
 const contextAt = 32
 
 func (h *HCA) queryResource(c command, t *table[resource], k queueKind, missing check, at int) check {
-	r := find(t, id24(c), k, c.uid)
-	if r == nil {
+	r := t.get(id24(c))
+	if r == nil || !r.see(c.uid) {
 		return missing
 	}
 	defer r.mu.Unlock()
+	if r.kind != k {
+		return missing
+	}
 	copy(c.out[at:], r.ctx)
 	return ok
 }
