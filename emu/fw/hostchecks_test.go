@@ -279,6 +279,11 @@ var hostRefusals = []hostRefusal{
 		in.SetGroupID(h.fg)
 		return in
 	}},
+	{tableInUse, "DESTROY_FLOW_TABLE", func(h *host) []byte {
+		in := mlx5.DestroyFlowTableIn(build(mlx5.OpDestroyFlowTable, 0))
+		in.SetTableID(h.ft)
+		return in
+	}},
 	{inUse, "DESTROY_TIR", func(h *host) []byte { return about(mlx5.OpDestroyTIR, 0, h.tir) }},
 	{inUse, "DESTROY_RQ", func(h *host) []byte { return about(mlx5.OpDestroyRQ, 0, h.rq) }},
 	{inUse, "DEALLOC_UAR", func(h *host) []byte { return about(mlx5.OpDeallocUAR, 0, h.uar) }},
