@@ -123,7 +123,6 @@ const (
 	badFlow
 	badFlowAction
 	badFlowLevel
-	badRegGroup
 	badComponent
 	tableInUse
 	numChecks
@@ -143,7 +142,7 @@ var checks = [numChecks]Check{
 	badCQN:          {Refuses: "a completion queue that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badUAR:          {Refuses: "a UAR that does not exist or has another uid (uid 0 is everyone's: Linux before 6.1 allocates UARs so)", Status: mlx5.StatusBadRes, Evidence: "status text; uid of UARs: driver, mlx5_cmd_uar_alloc"},
 	badUmem:         {Refuses: "user memory that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
-	badQPN:          {Refuses: "a queue pair that does not exist or has another uid (uid 0, the kernel, may query all)", Status: mlx5.StatusBadRes, Evidence: "queries: driver, mlx5_core_qp_query sends no uid; otherwise assumed; real cards answered 0x9 (syndromes 0x25b161, 0x7ea02d) for QPs lost in a reset"},
+	badQPN:          {Refuses: "a queue pair that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "queries: driver, mlx5_core_qp_query sends no uid; otherwise assumed; real cards answered 0x9 (syndromes 0x25b161, 0x7ea02d) for QPs lost in a reset"},
 	badEQN:          {Refuses: "an event queue that does not exist", Status: mlx5.StatusBadRes, Evidence: "status text; the driver checks it first (mlx5_vector2eqn)"},
 	badMKey:         {Refuses: "a memory key that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badCounterSet:   {Refuses: "a Q counter set that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
@@ -226,7 +225,6 @@ var checks = [numChecks]Check{
 	badFlow:         {Refuses: "the modification or deletion of a flow that does not exist, or a second one at its index", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badFlowAction:   {Refuses: "an action or destination that the device does not advertise, or one without the other", Status: mlx5.StatusBadParam, Evidence: "reported for an entry that neither forwards nor drops, syndrome 0x144b7a; the others assumed"},
 	badFlowLevel:    {Refuses: "a flow that goes to a table of its own or a lower level, without ignore_flow_level", Status: mlx5.StatusBadParam, Evidence: "reported, syndrome 0x6ae84c; driver, fs_core keeps to it"},
-	badRegGroup:     {Refuses: "a group of registers or features that PCAM and MCAM do not have", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badComponent:    {Refuses: "a firmware component or kind of information other than the boot image's running version", Status: mlx5.StatusBadParam, Evidence: "assumed; driver, mlx5_get_boot_img_component_index stops at the last one"},
 	tableInUse:      {Refuses: "the destruction of a flow table that has groups or is where flows go", Status: mlx5.StatusBadParam, Evidence: "reported, syndromes 0x389e56 and 0x66d6c3"},
 }

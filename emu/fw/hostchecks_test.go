@@ -235,8 +235,6 @@ var hostRefusals = []hostRefusal{
 	{badAdminState, "PAOS", func(h *host) []byte { return register1(regPAOS, regWrite, 0, 1, 9) }},
 	{badPort, "PAOS", func(h *host) []byte { return register1(regPAOS, regWrite, 0, 2, portUp) }},
 	{badPort, "PTYS", func(h *host) []byte { return register1(regPTYS, regRead, 0, 0, 0, protoEthernet) }},
-	{badRegGroup, "PCAM", func(h *host) []byte { return register1(regPCAM, regRead, 0, 1) }},
-	{badRegGroup, "MCAM", func(h *host) []byte { return register1(regMCAM, regRead, 0, 0, 0, mgmtGroups) }},
 	{badComponent, "MCQS", func(h *host) []byte { return register1(regMCQS, regRead, 0, 0, 0, 1) }},
 	{badComponent, "MCQI of what is pending", func(h *host) []byte {
 		return register1(regMCQI, regRead, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, infoVersion)

@@ -46,23 +46,28 @@ func registerMask(mask []byte, first int) {
 // featureICRC is rx_icrc_encapsulated_counter in PCAM's features.
 const featureICRC = maskBits - 1 - 0x6d
 
+// readPCAM and readMCAM answer that of groups beyond these the device has
+// nothing: Linux 6.12 asks for one that 6.1 does not know.
 func readPCAM(_ *HCA, in, out []byte) check {
 	i, o := mlx5.PcamReg(in), mlx5.PcamReg(out)
-	if i.FeatureGroup() != 0 || i.AccessRegGroup() != 0 {
-		return badRegGroup
+	o.SetFeatureGroup(i.FeatureGroup())
+	o.SetAccessRegGroup(i.AccessRegGroup())
+	if i.AccessRegGroup() == 0 {
+		registerMask(o.PortAccessRegCapMask(), portGroup)
 	}
-	registerMask(o.PortAccessRegCapMask(), portGroup)
-	setMask(o.FeatureCapMask(), featureICRC) // of PPCNT: such packets do not come, and it counts none
+	if i.FeatureGroup() == 0 {
+		setMask(o.FeatureCapMask(), featureICRC) // of PPCNT: such packets do not come, and it counts none
+	}
 	return ok
 }
 
 func readMCAM(_ *HCA, in, out []byte) check {
 	i, o := mlx5.McamReg(in), mlx5.McamReg(out)
-	if i.FeatureGroup() != 0 || i.AccessRegGroup() >= mgmtGroups {
-		return badRegGroup
-	}
+	o.SetFeatureGroup(i.FeatureGroup())
 	o.SetAccessRegGroup(i.AccessRegGroup())
-	registerMask(o.MngAccessRegCapMask(), mgmtGroup+int(i.AccessRegGroup())*maskBits)
+	if g := int(i.AccessRegGroup()); g < mgmtGroups {
+		registerMask(o.MngAccessRegCapMask(), mgmtGroup+g*maskBits)
+	}
 	return ok
 }
 

@@ -40,6 +40,11 @@ func TestRegisterMasks(t *testing.T) {
 	if n := count(mlx5.McamReg(h.read1(regMCAM, 0, 0, 0, 2)).MngAccessRegCapMask()); n != 0 {
 		t.Errorf("MCAM has %d registers from 0x9100 on", n)
 	}
+	for _, id := range []uint16{regMCAM, regPCAM} { // groups that the device does not know
+		if other := mlx5.McamReg(h.read1(id, 0, 7, 0, 0x60)); count(other.MngAccessRegCapMask())+count(other.MngFeatureCapMask()) != 0 {
+			t.Errorf("register %#x has something in unknown groups: %x", id, other)
+		}
+	}
 	pcam := mlx5.PcamReg(h.read1(regPCAM))
 	if v, _ := mlx5.LayoutOf("pcam_reg").Field("feature_cap_mask.enhanced_features.rx_icrc_encapsulated_counter").Bits(pcam); v != 1 || count(pcam.FeatureCapMask()) != 1 {
 		t.Errorf("PCAM's features %x", pcam.FeatureCapMask())

@@ -559,6 +559,9 @@ func (m *model) modify(t *rapid.T) {
 
 func (m *model) query(t *rapid.T, uid uint16, id uint32) {
 	o := m.owned(kQP, id, uid)
+	if uid == 0 { // the kernel asks about everyone's
+		o = m.things[kQP][id]
+	}
 	var wrong []mlx5.Status
 	if !m.knows(uid) || o == nil {
 		wrong = append(wrong, mlx5.StatusBadRes)
