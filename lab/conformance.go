@@ -82,8 +82,8 @@ type conformanceLine struct {
 // Conform runs rdma-core's own tests in a guest with ImageFull: all files, or
 // those that are named (test_device). A test that takes longer than limit, which
 // is rounded up to seconds, has failed; the rest go on. Progress gets a line for
-// each file. Where the guest does not come to its end the report has what was
-// found until then.
+// each file. Where the guest does not come to its end, ErrConformance, the report
+// has what was found until then; with a *KernelError it is complete.
 func Conform(ctx context.Context, o Options, limit time.Duration, files ...string) (*Conformance, error) {
 	script, err := os.CreateTemp("", "conformance-*.py")
 	if err != nil {
@@ -106,13 +106,14 @@ func Conform(ctx context.Context, o Options, limit time.Duration, files ...strin
 	o.Stdout = c
 	r, err := Run(ctx, o)
 	switch {
-	case err != nil:
+	case r == nil:
+		err = errors.Join(err, ErrConformance)
 	case c.err != nil:
-		err = c.err
+		err = errors.Join(err, c.err)
 	case r.Status != 0 || !c.done:
-		err = fmt.Errorf("%w: exit status %d", ErrConformance, r.Status)
+		err = errors.Join(err, fmt.Errorf("%w: exit status %d", ErrConformance, r.Status))
 	default:
-		err = c.complete(files)
+		err = errors.Join(err, c.complete(files))
 	}
 	return &c.report, err
 }

@@ -15,6 +15,7 @@ import re
 import select
 import signal
 import sys
+import time
 import traceback
 import unittest
 from importlib.machinery import SourceFileLoader
@@ -97,6 +98,17 @@ def lines(fd, limit):
             yield line.decode()
 
 
+def reap(pid, patience=5):
+    """Returns the status of a process that was killed, None if it does not end."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.01)
+    return None
+
+
 def run(tests, limit):
     """Yields number, outcome and reason of each test."""
     while tests:
@@ -119,11 +131,16 @@ def run(tests, limit):
             os.killpg(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        _, status = os.waitpid(pid, 0)
+        status = reap(pid)
         os.close(r)
         if now is None:
             return
-        why = 'no end within %d s' % limit if hung else 'took its process down: signal %d' % (status & 127)
+        if status is None:
+            why = 'no end within %d s, and its process cannot be killed: it waits in the kernel' % limit
+        elif hung:
+            why = 'no end within %d s' % limit
+        else:
+            why = 'took its process down: signal %d' % (status & 127)
         yield now, 'failed', why
         tests = [(i, t) for i, t in tests if i > now]
 

@@ -117,7 +117,8 @@ type labConformanceCmd struct {
 const labConformanceHelp = `rdma-core's own Python tests, as Debian packages them, run in a guest against the emulated HCA; each file in a process of its
 own. A test that hangs or takes its process down has failed, and the rest go on.
 
-Exit codes: 0 every test had an outcome, whatever it was; 1 not; 2 wrong command line. What failed stands in the report.`
+Exit codes: 0 every test had an outcome, whatever it was; 1 not, or the guest's kernel reported a bug; 2 wrong command line.
+What failed stands in the report.`
 
 // Help is what the command's --help adds.
 func (labConformanceCmd) Help() string { return labConformanceHelp }
@@ -132,11 +133,11 @@ func (c labConformanceCmd) Run(e *env) error {
 	if errors.Is(err, lab.ErrOptions) {
 		return usageError{err}
 	}
-	if err != nil {
+	if r == nil || errors.Is(err, lab.ErrConformance) {
 		return err
 	}
-	if c.Write != "" {
-		err = atomicfile.Write(c.Write, func(w io.Writer) error { _, err := io.WriteString(w, r.Markdown()); return err })
+	if c.Write != "" { // also where the guest's kernel complained: that is for whoever reads it to judge
+		err = errors.Join(err, atomicfile.Write(c.Write, func(w io.Writer) error { _, err := io.WriteString(w, r.Markdown()); return err }))
 	}
 	if e.asJSON {
 		return errors.Join(err, e.json(r))
