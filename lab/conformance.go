@@ -66,6 +66,12 @@ func (c Conformance) Count(outcome string) (n int) {
 // ErrConformance is a run of the tests that did not come to its end.
 var ErrConformance = errors.New("rdma-core's tests did not all run")
 
+// errNotOff is a driver that does not let the machine power off: it waits for
+// what a test has begun.
+var errNotOff = errors.New("the guest does not power off: a test waits in its kernel")
+
+const offPatience = 30 * time.Second
+
 //go:embed conformance.py
 var conformanceScript []byte
 
@@ -83,7 +89,8 @@ type conformanceLine struct {
 // those that are named (test_device). A test that takes longer than limit, which
 // is rounded up to seconds, has failed; the rest go on. Progress gets a line for
 // each file. Where the guest does not come to its end, ErrConformance, the report
-// has what was found until then; with a *KernelError it is complete.
+// has what was found until then; with any other
+// error, for example a *KernelError, it is complete.
 func Conform(ctx context.Context, o Options, limit time.Duration, files ...string) (*Conformance, error) {
 	script, err := os.CreateTemp("", "conformance-*.py")
 	if err != nil {
@@ -102,7 +109,9 @@ func Conform(ctx context.Context, o Options, limit time.Duration, files ...strin
 	o.Image, o.Devices = ImageFull, max(o.Devices, 1)
 	o.Put = append(slices.Clip(o.Put), Copy{From: script.Name(), To: inGuest})
 	o.Args = append([]string{"python3", inGuest, strconv.Itoa(seconds)}, files...)
-	c := &conformanceReader{progress: o.Progress}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	c := &conformanceReader{progress: o.Progress, ended: func() { time.AfterFunc(offPatience, func() { stop(errNotOff) }) }}
 	o.Stdout = c
 	r, err := Run(ctx, o)
 	switch {
@@ -124,6 +133,7 @@ type conformanceReader struct {
 	want     []int // tests of each file
 	progress io.Writer
 	partial  []byte
+	ended    func() // the script has come to its end
 	done     bool
 	err      error
 }
@@ -157,6 +167,9 @@ func (c *conformanceReader) line(b []byte) error {
 	case l.Done:
 		c.tell()
 		c.done = true
+		if c.ended != nil {
+			c.ended()
+		}
 	case last < 0 || l.File != c.report.Files[last].File || !slices.Contains([]string{TestPassed, TestSkipped, TestFailed}, l.Outcome):
 		return errors.New("not what its script says")
 	default:
