@@ -89,8 +89,8 @@ type conformanceLine struct {
 // those that are named (test_device). A test that takes longer than limit, which
 // is rounded up to seconds, has failed; the rest go on. Progress gets a line for
 // each file. Where the guest does not come to its end, ErrConformance, the report
-// has what was found until then; with any other
-// error, for example a *KernelError, it is complete.
+// has what was found until then; with any other error, for example a
+// *KernelError, it is complete.
 func Conform(ctx context.Context, o Options, limit time.Duration, files ...string) (*Conformance, error) {
 	script, err := os.CreateTemp("", "conformance-*.py")
 	if err != nil {
