@@ -9,6 +9,8 @@
 #              user's cache
 # make lab-faults   the faults of the lab that take minutes: 60 s without an answer, two
 #              CPUs, each kernel
+# make lab-matrix   tries the emulated HCA under each kernel that Debian packages
+# make conformance  runs rdma-core's own tests on it and writes docs/conformance.md
 # make lint    gofmt, vet, staticcheck, govulncheck
 # make race    the tests under the race detector, and with a collector that runs
 #              all the time (needs a C compiler)
@@ -27,7 +29,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-faults lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lab-faults lab-matrix conformance lint race fuzz cross generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -56,6 +58,12 @@ lab: gocheck
 
 lab-faults: gocheck
 	@DEVXLAB_REQUIRE=lab,faults DEVXLAB_FAULTS=all $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
+
+lab-matrix: gocheck
+	@$(GO) run ./cmd/devxlab lab matrix
+
+conformance: gocheck
+	@$(GO) run ./cmd/devxlab lab conformance --write docs/conformance.md
 
 lint: gocheck
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) || exit 1; test -z "$$bad" || { echo "not gofmt-clean: $$bad"; exit 1; }

@@ -139,11 +139,11 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "devxlab-lab-")
+	dir, remove, err := workDir()
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	if longest := 107 - len("/hca-0.sock"); len(dir) > longest { // sockaddr_un
 		return nil, fmt.Errorf("%s is too long for the path of a socket: set TMPDIR to a directory of at most 80 characters", dir)
 	}

@@ -39,11 +39,11 @@ func TestArgs(t *testing.T) {
 		`-chardev socket,id=serial,path=/t/s -serial chardev:serial `+
 		`-chardev socket,id=channel,path=/t/c -device virtio-serial-pci -device virtserialport,chardev=channel,name=devxlab `+
 		`-device pcie-root-port,id=port0,chassis=1,x-speed=16,x-width=16 -device {"driver":"vfio-user-pci","bus":"port0","socket":{"type":"unix","path":"/t/hca-0.sock"}} -initrd /t/initrd -append`, " ")
-	if got := m.args(); !slices.Equal(got[:len(got)-1], want) || got[len(got)-1] != "console=ttyS0 panic=-1 -- lab init" {
+	if got := m.args(); !slices.Equal(got[:len(got)-1], want) || got[len(got)-1] != "console=ttyS0 panic=-1 no_timer_check -- lab init" {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 	m.smp, m.append = 2, "quiet"
-	if got := m.args(); got[len(got)-1] != "console=ttyS0 panic=-1 tsc=reliable quiet -- lab init" {
+	if got := m.args(); got[len(got)-1] != "console=ttyS0 panic=-1 no_timer_check tsc=reliable quiet -- lab init" {
 		t.Errorf("%q", got[len(got)-1])
 	}
 	m.kvm = true

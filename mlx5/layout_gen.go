@@ -1251,6 +1251,12 @@ func (v HCACap) LogMaxRaResDC() uint8 { return v[39] >> 0 & 0x3f }
 // SetLogMaxRaResDC sets log_max_ra_res_dc; higher bits of x are dropped.
 func (v HCACap) SetLogMaxRaResDC(x uint8) { v[39] = v[39]&^(0x3f<<0) | x&0x3f<<0 }
 
+// RoCEAccl returns roce_accl (1 bits at bit 0x149).
+func (v HCACap) RoCEAccl() bool { return v[41]&0x40 != 0 }
+
+// SetRoCEAccl sets roce_accl.
+func (v HCACap) SetRoCEAccl(x bool) { v[41] = bit(v[41], 0x40, x) }
+
 // LogMaxRaReqQP returns log_max_ra_req_qp (6 bits at bit 0x14a).
 func (v HCACap) LogMaxRaReqQP() uint8 { return v[41] >> 0 & 0x3f }
 
@@ -1262,6 +1268,12 @@ func (v HCACap) LogMaxRaResQP() uint8 { return v[43] >> 0 & 0x3f }
 
 // SetLogMaxRaResQP sets log_max_ra_res_qp; higher bits of x are dropped.
 func (v HCACap) SetLogMaxRaResQP(x uint8) { v[43] = v[43]&^(0x3f<<0) | x&0x3f<<0 }
+
+// CCQueryAllowed returns cc_query_allowed (1 bits at bit 0x161).
+func (v HCACap) CCQueryAllowed() bool { return v[44]&0x40 != 0 }
+
+// SetCCQueryAllowed sets cc_query_allowed.
+func (v HCACap) SetCCQueryAllowed(x bool) { v[44] = bit(v[44], 0x40, x) }
 
 // CacheLine128byte returns cache_line_128byte (1 bits at bit 0x164).
 func (v HCACap) CacheLine128byte() bool { return v[44]&0x8 != 0 }
@@ -1275,11 +1287,23 @@ func (v HCACap) GIDTableSize() uint16 { return binary.BigEndian.Uint16(v[46:]) }
 // SetGIDTableSize sets gid_table_size.
 func (v HCACap) SetGIDTableSize(x uint16) { binary.BigEndian.PutUint16(v[46:], x) }
 
+// OutOfSeqCnt returns out_of_seq_cnt (1 bits at bit 0x180).
+func (v HCACap) OutOfSeqCnt() bool { return v[48]&0x80 != 0 }
+
+// SetOutOfSeqCnt sets out_of_seq_cnt.
+func (v HCACap) SetOutOfSeqCnt(x bool) { v[48] = bit(v[48], 0x80, x) }
+
 // VPortCounters returns vport_counters (1 bits at bit 0x181).
 func (v HCACap) VPortCounters() bool { return v[48]&0x40 != 0 }
 
 // SetVPortCounters sets vport_counters.
 func (v HCACap) SetVPortCounters(x bool) { v[48] = bit(v[48], 0x40, x) }
+
+// RetransmissionQCounters returns retransmission_q_counters (1 bits at bit 0x182).
+func (v HCACap) RetransmissionQCounters() bool { return v[48]&0x20 != 0 }
+
+// SetRetransmissionQCounters sets retransmission_q_counters.
+func (v HCACap) SetRetransmissionQCounters(x bool) { v[48] = bit(v[48], 0x20, x) }
 
 // MaxQPCnt returns max_qp_cnt (10 bits at bit 0x186).
 func (v HCACap) MaxQPCnt() uint16 { return uint16(get32(v[48:], 16, 10)) }
@@ -1305,11 +1329,29 @@ func (v HCACap) NICFlowTable() bool { return v[52]&0x2 != 0 }
 // SetNICFlowTable sets nic_flow_table.
 func (v HCACap) SetNICFlowTable(x bool) { v[52] = bit(v[52], 0x2, x) }
 
+// McamReg returns mcam_reg (1 bits at bit 0x1a9).
+func (v HCACap) McamReg() bool { return v[53]&0x40 != 0 }
+
+// SetMcamReg sets mcam_reg.
+func (v HCACap) SetMcamReg(x bool) { v[53] = bit(v[53], 0x40, x) }
+
+// PcamReg returns pcam_reg (1 bits at bit 0x1aa).
+func (v HCACap) PcamReg() bool { return v[53]&0x20 != 0 }
+
+// SetPcamReg sets pcam_reg.
+func (v HCACap) SetPcamReg(x bool) { v[53] = bit(v[53], 0x20, x) }
+
 // LocalCaAckDelay returns local_ca_ack_delay (5 bits at bit 0x1ab).
 func (v HCACap) LocalCaAckDelay() uint8 { return v[53] >> 0 & 0x1f }
 
 // SetLocalCaAckDelay sets local_ca_ack_delay; higher bits of x are dropped.
 func (v HCACap) SetLocalCaAckDelay(x uint8) { v[53] = v[53]&^(0x1f<<0) | x&0x1f<<0 }
+
+// EnhancedErrorQCounters returns enhanced_error_q_counters (1 bits at bit 0x1b1).
+func (v HCACap) EnhancedErrorQCounters() bool { return v[54]&0x40 != 0 }
+
+// SetEnhancedErrorQCounters sets enhanced_error_q_counters.
+func (v HCACap) SetEnhancedErrorQCounters(x bool) { v[54] = bit(v[54], 0x40, x) }
 
 // PortType returns port_type (2 bits at bit 0x1b6).
 func (v HCACap) PortType() uint8 { return v[54] >> 0 & 0x3 }
@@ -9922,6 +9964,430 @@ func (v DetachFromMcgOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4
 // SetSyndrome sets syndrome.
 func (v DetachFromMcgOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
 
+// McamReg is a view of struct mlx5_ifc_mcam_reg_bits.
+type McamReg []byte
+
+// McamRegSize is the size of a McamReg in bytes, without a trailing array.
+const McamRegSize = 72
+
+// FeatureGroup returns feature_group (8 bits at bit 0x8).
+func (v McamReg) FeatureGroup() uint8 { return v[1] }
+
+// SetFeatureGroup sets feature_group.
+func (v McamReg) SetFeatureGroup(x uint8) { v[1] = x }
+
+// AccessRegGroup returns access_reg_group (8 bits at bit 0x18).
+func (v McamReg) AccessRegGroup() uint8 { return v[3] }
+
+// SetAccessRegGroup sets access_reg_group.
+func (v McamReg) SetAccessRegGroup(x uint8) { v[3] = x }
+
+// MngAccessRegCapMask returns the 16 bytes of mng_access_reg_cap_mask, which alias v.
+func (v McamReg) MngAccessRegCapMask() []byte { return []byte(v[8:24:24]) }
+
+// MngFeatureCapMask returns the 16 bytes of mng_feature_cap_mask, which alias v.
+func (v McamReg) MngFeatureCapMask() []byte { return []byte(v[40:56:56]) }
+
+// PcamReg is a view of struct mlx5_ifc_pcam_reg_bits.
+type PcamReg []byte
+
+// PcamRegSize is the size of a PcamReg in bytes, without a trailing array.
+const PcamRegSize = 80
+
+// FeatureGroup returns feature_group (8 bits at bit 0x8).
+func (v PcamReg) FeatureGroup() uint8 { return v[1] }
+
+// SetFeatureGroup sets feature_group.
+func (v PcamReg) SetFeatureGroup(x uint8) { v[1] = x }
+
+// AccessRegGroup returns access_reg_group (8 bits at bit 0x18).
+func (v PcamReg) AccessRegGroup() uint8 { return v[3] }
+
+// SetAccessRegGroup sets access_reg_group.
+func (v PcamReg) SetAccessRegGroup(x uint8) { v[3] = x }
+
+// PortAccessRegCapMask returns the 16 bytes of port_access_reg_cap_mask, which alias v.
+func (v PcamReg) PortAccessRegCapMask() []byte { return []byte(v[8:24:24]) }
+
+// FeatureCapMask returns the 16 bytes of feature_cap_mask, which alias v.
+func (v PcamReg) FeatureCapMask() []byte { return []byte(v[40:56:56]) }
+
+// McqsReg is a view of struct mlx5_ifc_mcqs_reg_bits.
+type McqsReg []byte
+
+// McqsRegSize is the size of a McqsReg in bytes, without a trailing array.
+const McqsRegSize = 16
+
+// LastIndexFlag returns last_index_flag (1 bits at bit 0x0).
+func (v McqsReg) LastIndexFlag() bool { return v[0]&0x80 != 0 }
+
+// SetLastIndexFlag sets last_index_flag.
+func (v McqsReg) SetLastIndexFlag(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// FwDevice returns fw_device (8 bits at bit 0x8).
+func (v McqsReg) FwDevice() uint8 { return v[1] }
+
+// SetFwDevice sets fw_device.
+func (v McqsReg) SetFwDevice(x uint8) { v[1] = x }
+
+// ComponentIndex returns component_index (16 bits at bit 0x10).
+func (v McqsReg) ComponentIndex() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetComponentIndex sets component_index.
+func (v McqsReg) SetComponentIndex(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// Identifier returns identifier (16 bits at bit 0x30).
+func (v McqsReg) Identifier() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetIdentifier sets identifier.
+func (v McqsReg) SetIdentifier(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// ComponentStatus returns component_status (5 bits at bit 0x57).
+func (v McqsReg) ComponentStatus() uint8 { return uint8(get32(v[8:], 4, 5)) }
+
+// SetComponentStatus sets component_status; higher bits of x are dropped.
+func (v McqsReg) SetComponentStatus(x uint8) { put32(v[8:], 4, 5, uint32(x)) }
+
+// ComponentUpdateState returns component_update_state (4 bits at bit 0x5c).
+func (v McqsReg) ComponentUpdateState() uint8 { return v[11] >> 0 & 0xf }
+
+// SetComponentUpdateState sets component_update_state; higher bits of x are dropped.
+func (v McqsReg) SetComponentUpdateState(x uint8) { v[11] = v[11]&^(0xf<<0) | x&0xf<<0 }
+
+// LastUpdateStateChangerType returns last_update_state_changer_type (4 bits at bit 0x60).
+func (v McqsReg) LastUpdateStateChangerType() uint8 { return v[12] >> 4 & 0xf }
+
+// SetLastUpdateStateChangerType sets last_update_state_changer_type; higher bits of x are dropped.
+func (v McqsReg) SetLastUpdateStateChangerType(x uint8) { v[12] = v[12]&^(0xf<<4) | x&0xf<<4 }
+
+// LastUpdateStateChangerHostID returns last_update_state_changer_host_id (4 bits at bit 0x64).
+func (v McqsReg) LastUpdateStateChangerHostID() uint8 { return v[12] >> 0 & 0xf }
+
+// SetLastUpdateStateChangerHostID sets last_update_state_changer_host_id; higher bits of x are dropped.
+func (v McqsReg) SetLastUpdateStateChangerHostID(x uint8) { v[12] = v[12]&^(0xf<<0) | x&0xf<<0 }
+
+// McqiReg is a view of struct mlx5_ifc_mcqi_reg_bits.
+type McqiReg []byte
+
+// McqiRegSize is the size of a McqiReg in bytes, without a trailing array.
+const McqiRegSize = 24
+
+// ReadPendingComponent returns read_pending_component (1 bits at bit 0x0).
+func (v McqiReg) ReadPendingComponent() bool { return v[0]&0x80 != 0 }
+
+// SetReadPendingComponent sets read_pending_component.
+func (v McqiReg) SetReadPendingComponent(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// ComponentIndex returns component_index (16 bits at bit 0x10).
+func (v McqiReg) ComponentIndex() uint16 { return binary.BigEndian.Uint16(v[2:]) }
+
+// SetComponentIndex sets component_index.
+func (v McqiReg) SetComponentIndex(x uint16) { binary.BigEndian.PutUint16(v[2:], x) }
+
+// InfoType returns info_type (5 bits at bit 0x5b).
+func (v McqiReg) InfoType() uint8 { return v[11] >> 0 & 0x1f }
+
+// SetInfoType sets info_type; higher bits of x are dropped.
+func (v McqiReg) SetInfoType(x uint8) { v[11] = v[11]&^(0x1f<<0) | x&0x1f<<0 }
+
+// InfoSize returns info_size (32 bits at bit 0x60).
+func (v McqiReg) InfoSize() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetInfoSize sets info_size.
+func (v McqiReg) SetInfoSize(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// Offset returns offset (32 bits at bit 0x80).
+func (v McqiReg) Offset() uint32 { return binary.BigEndian.Uint32(v[16:]) }
+
+// SetOffset sets offset.
+func (v McqiReg) SetOffset(x uint32) { binary.BigEndian.PutUint32(v[16:], x) }
+
+// DataSize returns data_size (16 bits at bit 0xb0).
+func (v McqiReg) DataSize() uint16 { return binary.BigEndian.Uint16(v[22:]) }
+
+// SetDataSize sets data_size.
+func (v McqiReg) SetDataSize(x uint16) { binary.BigEndian.PutUint16(v[22:], x) }
+
+// Data returns the trailing array: 992-bit elements up to the end of v.
+func (v McqiReg) Data() []byte { return v[24:] }
+
+// McqiVersion is a view of struct mlx5_ifc_mcqi_version_bits.
+type McqiVersion []byte
+
+// McqiVersionSize is the size of a McqiVersion in bytes, without a trailing array.
+const McqiVersionSize = 124
+
+// BuildTimeValid returns build_time_valid (1 bits at bit 0x2).
+func (v McqiVersion) BuildTimeValid() bool { return v[0]&0x20 != 0 }
+
+// SetBuildTimeValid sets build_time_valid.
+func (v McqiVersion) SetBuildTimeValid(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// UserDefinedTimeValid returns user_defined_time_valid (1 bits at bit 0x3).
+func (v McqiVersion) UserDefinedTimeValid() bool { return v[0]&0x10 != 0 }
+
+// SetUserDefinedTimeValid sets user_defined_time_valid.
+func (v McqiVersion) SetUserDefinedTimeValid(x bool) { v[0] = bit(v[0], 0x10, x) }
+
+// VersionStringLength returns version_string_length (8 bits at bit 0x18).
+func (v McqiVersion) VersionStringLength() uint8 { return v[3] }
+
+// SetVersionStringLength sets version_string_length.
+func (v McqiVersion) SetVersionStringLength(x uint8) { v[3] = x }
+
+// Version returns version (32 bits at bit 0x20).
+func (v McqiVersion) Version() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetVersion sets version.
+func (v McqiVersion) SetVersion(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// BuildTime returns build_time (64 bits at bit 0x40).
+func (v McqiVersion) BuildTime() uint64 { return binary.BigEndian.Uint64(v[8:]) }
+
+// SetBuildTime sets build_time.
+func (v McqiVersion) SetBuildTime(x uint64) { binary.BigEndian.PutUint64(v[8:], x) }
+
+// UserDefinedTime returns user_defined_time (64 bits at bit 0x80).
+func (v McqiVersion) UserDefinedTime() uint64 { return binary.BigEndian.Uint64(v[16:]) }
+
+// SetUserDefinedTime sets user_defined_time.
+func (v McqiVersion) SetUserDefinedTime(x uint64) { binary.BigEndian.PutUint64(v[16:], x) }
+
+// BuildToolVersion returns build_tool_version (32 bits at bit 0xc0).
+func (v McqiVersion) BuildToolVersion() uint32 { return binary.BigEndian.Uint32(v[24:]) }
+
+// SetBuildToolVersion sets build_tool_version.
+func (v McqiVersion) SetBuildToolVersion(x uint32) { binary.BigEndian.PutUint32(v[24:], x) }
+
+// VersionString returns the 92 bytes of version_string, which alias v.
+func (v McqiVersion) VersionString() []byte { return []byte(v[32:124:124]) }
+
+// QueryCongStatisticsIn is a view of struct mlx5_ifc_query_cong_statistics_in_bits.
+type QueryCongStatisticsIn []byte
+
+// QueryCongStatisticsInSize is the size of a QueryCongStatisticsIn in bytes, without a trailing array.
+const QueryCongStatisticsInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryCongStatisticsIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryCongStatisticsIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryCongStatisticsIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryCongStatisticsIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Clear returns clear (1 bits at bit 0x40).
+func (v QueryCongStatisticsIn) Clear() bool { return v[8]&0x80 != 0 }
+
+// SetClear sets clear.
+func (v QueryCongStatisticsIn) SetClear(x bool) { v[8] = bit(v[8], 0x80, x) }
+
+// QueryCongStatisticsOut is a view of struct mlx5_ifc_query_cong_statistics_out_bits.
+type QueryCongStatisticsOut []byte
+
+// QueryCongStatisticsOutSize is the size of a QueryCongStatisticsOut in bytes, without a trailing array.
+const QueryCongStatisticsOutSize = 272
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryCongStatisticsOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryCongStatisticsOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryCongStatisticsOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryCongStatisticsOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// RpCurFlows returns rp_cur_flows (32 bits at bit 0x80).
+func (v QueryCongStatisticsOut) RpCurFlows() uint32 { return binary.BigEndian.Uint32(v[16:]) }
+
+// SetRpCurFlows sets rp_cur_flows.
+func (v QueryCongStatisticsOut) SetRpCurFlows(x uint32) { binary.BigEndian.PutUint32(v[16:], x) }
+
+// SumFlows returns sum_flows (32 bits at bit 0xa0).
+func (v QueryCongStatisticsOut) SumFlows() uint32 { return binary.BigEndian.Uint32(v[20:]) }
+
+// SetSumFlows sets sum_flows.
+func (v QueryCongStatisticsOut) SetSumFlows(x uint32) { binary.BigEndian.PutUint32(v[20:], x) }
+
+// RpCNPIgnoredHigh returns rp_cnp_ignored_high (32 bits at bit 0xc0).
+func (v QueryCongStatisticsOut) RpCNPIgnoredHigh() uint32 { return binary.BigEndian.Uint32(v[24:]) }
+
+// SetRpCNPIgnoredHigh sets rp_cnp_ignored_high.
+func (v QueryCongStatisticsOut) SetRpCNPIgnoredHigh(x uint32) { binary.BigEndian.PutUint32(v[24:], x) }
+
+// RpCNPIgnoredLow returns rp_cnp_ignored_low (32 bits at bit 0xe0).
+func (v QueryCongStatisticsOut) RpCNPIgnoredLow() uint32 { return binary.BigEndian.Uint32(v[28:]) }
+
+// SetRpCNPIgnoredLow sets rp_cnp_ignored_low.
+func (v QueryCongStatisticsOut) SetRpCNPIgnoredLow(x uint32) { binary.BigEndian.PutUint32(v[28:], x) }
+
+// RpCNPHandledHigh returns rp_cnp_handled_high (32 bits at bit 0x100).
+func (v QueryCongStatisticsOut) RpCNPHandledHigh() uint32 { return binary.BigEndian.Uint32(v[32:]) }
+
+// SetRpCNPHandledHigh sets rp_cnp_handled_high.
+func (v QueryCongStatisticsOut) SetRpCNPHandledHigh(x uint32) { binary.BigEndian.PutUint32(v[32:], x) }
+
+// RpCNPHandledLow returns rp_cnp_handled_low (32 bits at bit 0x120).
+func (v QueryCongStatisticsOut) RpCNPHandledLow() uint32 { return binary.BigEndian.Uint32(v[36:]) }
+
+// SetRpCNPHandledLow sets rp_cnp_handled_low.
+func (v QueryCongStatisticsOut) SetRpCNPHandledLow(x uint32) { binary.BigEndian.PutUint32(v[36:], x) }
+
+// TimeStampHigh returns time_stamp_high (32 bits at bit 0x240).
+func (v QueryCongStatisticsOut) TimeStampHigh() uint32 { return binary.BigEndian.Uint32(v[72:]) }
+
+// SetTimeStampHigh sets time_stamp_high.
+func (v QueryCongStatisticsOut) SetTimeStampHigh(x uint32) { binary.BigEndian.PutUint32(v[72:], x) }
+
+// TimeStampLow returns time_stamp_low (32 bits at bit 0x260).
+func (v QueryCongStatisticsOut) TimeStampLow() uint32 { return binary.BigEndian.Uint32(v[76:]) }
+
+// SetTimeStampLow sets time_stamp_low.
+func (v QueryCongStatisticsOut) SetTimeStampLow(x uint32) { binary.BigEndian.PutUint32(v[76:], x) }
+
+// AccumulatorsPeriod returns accumulators_period (32 bits at bit 0x280).
+func (v QueryCongStatisticsOut) AccumulatorsPeriod() uint32 { return binary.BigEndian.Uint32(v[80:]) }
+
+// SetAccumulatorsPeriod sets accumulators_period.
+func (v QueryCongStatisticsOut) SetAccumulatorsPeriod(x uint32) {
+	binary.BigEndian.PutUint32(v[80:], x)
+}
+
+// NpECNMarkedRoCEPacketsHigh returns np_ecn_marked_roce_packets_high (32 bits at bit 0x2a0).
+func (v QueryCongStatisticsOut) NpECNMarkedRoCEPacketsHigh() uint32 {
+	return binary.BigEndian.Uint32(v[84:])
+}
+
+// SetNpECNMarkedRoCEPacketsHigh sets np_ecn_marked_roce_packets_high.
+func (v QueryCongStatisticsOut) SetNpECNMarkedRoCEPacketsHigh(x uint32) {
+	binary.BigEndian.PutUint32(v[84:], x)
+}
+
+// NpECNMarkedRoCEPacketsLow returns np_ecn_marked_roce_packets_low (32 bits at bit 0x2c0).
+func (v QueryCongStatisticsOut) NpECNMarkedRoCEPacketsLow() uint32 {
+	return binary.BigEndian.Uint32(v[88:])
+}
+
+// SetNpECNMarkedRoCEPacketsLow sets np_ecn_marked_roce_packets_low.
+func (v QueryCongStatisticsOut) SetNpECNMarkedRoCEPacketsLow(x uint32) {
+	binary.BigEndian.PutUint32(v[88:], x)
+}
+
+// NpCNPSentHigh returns np_cnp_sent_high (32 bits at bit 0x2e0).
+func (v QueryCongStatisticsOut) NpCNPSentHigh() uint32 { return binary.BigEndian.Uint32(v[92:]) }
+
+// SetNpCNPSentHigh sets np_cnp_sent_high.
+func (v QueryCongStatisticsOut) SetNpCNPSentHigh(x uint32) { binary.BigEndian.PutUint32(v[92:], x) }
+
+// NpCNPSentLow returns np_cnp_sent_low (32 bits at bit 0x300).
+func (v QueryCongStatisticsOut) NpCNPSentLow() uint32 { return binary.BigEndian.Uint32(v[96:]) }
+
+// SetNpCNPSentLow sets np_cnp_sent_low.
+func (v QueryCongStatisticsOut) SetNpCNPSentLow(x uint32) { binary.BigEndian.PutUint32(v[96:], x) }
+
+// DeviceMemCap is a view of struct mlx5_ifc_device_mem_cap_bits.
+type DeviceMemCap []byte
+
+// DeviceMemCapSize is the size of a DeviceMemCap in bytes, without a trailing array.
+const DeviceMemCapSize = 256
+
+// Memic returns memic (1 bits at bit 0x0).
+func (v DeviceMemCap) Memic() bool { return v[0]&0x80 != 0 }
+
+// SetMemic sets memic.
+func (v DeviceMemCap) SetMemic(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// LogMinMemicAllocSize returns log_min_memic_alloc_size (5 bits at bit 0x2b).
+func (v DeviceMemCap) LogMinMemicAllocSize() uint8 { return v[5] >> 0 & 0x1f }
+
+// SetLogMinMemicAllocSize sets log_min_memic_alloc_size; higher bits of x are dropped.
+func (v DeviceMemCap) SetLogMinMemicAllocSize(x uint8) { v[5] = v[5]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxMemicAddrAlignment returns log_max_memic_addr_alignment (8 bits at bit 0x38).
+func (v DeviceMemCap) LogMaxMemicAddrAlignment() uint8 { return v[7] }
+
+// SetLogMaxMemicAddrAlignment sets log_max_memic_addr_alignment.
+func (v DeviceMemCap) SetLogMaxMemicAddrAlignment(x uint8) { v[7] = x }
+
+// MemicBARStartAddr returns memic_bar_start_addr (64 bits at bit 0x40).
+func (v DeviceMemCap) MemicBARStartAddr() uint64 { return binary.BigEndian.Uint64(v[8:]) }
+
+// SetMemicBARStartAddr sets memic_bar_start_addr.
+func (v DeviceMemCap) SetMemicBARStartAddr(x uint64) { binary.BigEndian.PutUint64(v[8:], x) }
+
+// MemicBARSize returns memic_bar_size (32 bits at bit 0x80).
+func (v DeviceMemCap) MemicBARSize() uint32 { return binary.BigEndian.Uint32(v[16:]) }
+
+// SetMemicBARSize sets memic_bar_size.
+func (v DeviceMemCap) SetMemicBARSize(x uint32) { binary.BigEndian.PutUint32(v[16:], x) }
+
+// MaxMemicSize returns max_memic_size (32 bits at bit 0xa0).
+func (v DeviceMemCap) MaxMemicSize() uint32 { return binary.BigEndian.Uint32(v[20:]) }
+
+// SetMaxMemicSize sets max_memic_size.
+func (v DeviceMemCap) SetMaxMemicSize(x uint32) { binary.BigEndian.PutUint32(v[20:], x) }
+
+// SteeringSwICMStartAddress returns steering_sw_icm_start_address (64 bits at bit 0xc0).
+func (v DeviceMemCap) SteeringSwICMStartAddress() uint64 { return binary.BigEndian.Uint64(v[24:]) }
+
+// SetSteeringSwICMStartAddress sets steering_sw_icm_start_address.
+func (v DeviceMemCap) SetSteeringSwICMStartAddress(x uint64) { binary.BigEndian.PutUint64(v[24:], x) }
+
+// LogHeaderModifySwICMSize returns log_header_modify_sw_icm_size (8 bits at bit 0x108).
+func (v DeviceMemCap) LogHeaderModifySwICMSize() uint8 { return v[33] }
+
+// SetLogHeaderModifySwICMSize sets log_header_modify_sw_icm_size.
+func (v DeviceMemCap) SetLogHeaderModifySwICMSize(x uint8) { v[33] = x }
+
+// LogSwICMAllocGranularity returns log_sw_icm_alloc_granularity (6 bits at bit 0x112).
+func (v DeviceMemCap) LogSwICMAllocGranularity() uint8 { return v[34] >> 0 & 0x3f }
+
+// SetLogSwICMAllocGranularity sets log_sw_icm_alloc_granularity; higher bits of x are dropped.
+func (v DeviceMemCap) SetLogSwICMAllocGranularity(x uint8) { v[34] = v[34]&^(0x3f<<0) | x&0x3f<<0 }
+
+// LogSteeringSwICMSize returns log_steering_sw_icm_size (8 bits at bit 0x118).
+func (v DeviceMemCap) LogSteeringSwICMSize() uint8 { return v[35] }
+
+// SetLogSteeringSwICMSize sets log_steering_sw_icm_size.
+func (v DeviceMemCap) SetLogSteeringSwICMSize(x uint8) { v[35] = x }
+
+// LogHeaderModifyPatternSwICMSize returns log_header_modify_pattern_sw_icm_size (8 bits at bit 0x138).
+func (v DeviceMemCap) LogHeaderModifyPatternSwICMSize() uint8 { return v[39] }
+
+// SetLogHeaderModifyPatternSwICMSize sets log_header_modify_pattern_sw_icm_size.
+func (v DeviceMemCap) SetLogHeaderModifyPatternSwICMSize(x uint8) { v[39] = x }
+
+// HeaderModifySwICMStartAddress returns header_modify_sw_icm_start_address (64 bits at bit 0x140).
+func (v DeviceMemCap) HeaderModifySwICMStartAddress() uint64 { return binary.BigEndian.Uint64(v[40:]) }
+
+// SetHeaderModifySwICMStartAddress sets header_modify_sw_icm_start_address.
+func (v DeviceMemCap) SetHeaderModifySwICMStartAddress(x uint64) {
+	binary.BigEndian.PutUint64(v[40:], x)
+}
+
+// HeaderModifyPatternSwICMStartAddress returns header_modify_pattern_sw_icm_start_address (64 bits at bit 0x1c0).
+func (v DeviceMemCap) HeaderModifyPatternSwICMStartAddress() uint64 {
+	return binary.BigEndian.Uint64(v[56:])
+}
+
+// SetHeaderModifyPatternSwICMStartAddress sets header_modify_pattern_sw_icm_start_address.
+func (v DeviceMemCap) SetHeaderModifyPatternSwICMStartAddress(x uint64) {
+	binary.BigEndian.PutUint64(v[56:], x)
+}
+
+// MemicOperations returns memic_operations (32 bits at bit 0x200).
+func (v DeviceMemCap) MemicOperations() uint32 { return binary.BigEndian.Uint32(v[64:]) }
+
+// SetMemicOperations sets memic_operations.
+func (v DeviceMemCap) SetMemicOperations(x uint32) { binary.BigEndian.PutUint32(v[64:], x) }
+
 // layouts has the table of each view.
 var layouts = [...]Layout{
 	{Name: "general_obj_in_cmd_hdr", Bytes: 16, Fields: []LayoutField{
@@ -13902,5 +14368,136 @@ var layouts = [...]Layout{
 	{Name: "detach_from_mcg_out", Bytes: 16, Fields: []LayoutField{
 		{"status", 0, 8},
 		{"syndrome", 32, 32},
+	}},
+	{Name: "mcam_reg", Bytes: 72, Fields: []LayoutField{
+		{"feature_group", 8, 8},
+		{"access_reg_group", 24, 8},
+		{"mng_access_reg_cap_mask.access_regs.mcda", 92, 1},
+		{"mng_access_reg_cap_mask.access_regs.mcc", 93, 1},
+		{"mng_access_reg_cap_mask.access_regs.mcqi", 94, 1},
+		{"mng_access_reg_cap_mask.access_regs.mcqs", 95, 1},
+		{"mng_access_reg_cap_mask.access_regs.regs_95_to_87", 96, 9},
+		{"mng_access_reg_cap_mask.access_regs.mpegc", 105, 1},
+		{"mng_access_reg_cap_mask.access_regs.mtutc", 106, 1},
+		{"mng_access_reg_cap_mask.access_regs.regs_84_to_68", 107, 17},
+		{"mng_access_reg_cap_mask.access_regs.tracer_registers", 124, 4},
+		{"mng_access_reg_cap_mask.access_regs.regs_63_to_46", 128, 18},
+		{"mng_access_reg_cap_mask.access_regs.mrtc", 146, 1},
+		{"mng_access_reg_cap_mask.access_regs.regs_44_to_32", 147, 13},
+		{"mng_access_reg_cap_mask.access_regs.regs_31_to_0", 160, 32},
+		{"mng_access_reg_cap_mask.access_regs1.regs_127_to_96", 64, 32},
+		{"mng_access_reg_cap_mask.access_regs1.regs_95_to_64", 96, 32},
+		{"mng_access_reg_cap_mask.access_regs1.regs_63_to_32", 128, 32},
+		{"mng_access_reg_cap_mask.access_regs1.regs_31_to_0", 160, 32},
+		{"mng_access_reg_cap_mask.access_regs2.regs_127_to_99", 64, 29},
+		{"mng_access_reg_cap_mask.access_regs2.mirc", 93, 1},
+		{"mng_access_reg_cap_mask.access_regs2.regs_97_to_96", 94, 2},
+		{"mng_access_reg_cap_mask.access_regs2.regs_95_to_64", 96, 32},
+		{"mng_access_reg_cap_mask.access_regs2.regs_63_to_32", 128, 32},
+		{"mng_access_reg_cap_mask.access_regs2.regs_31_to_0", 160, 32},
+		{"mng_feature_cap_mask.enhanced_features.mcia_32dwords", 413, 1},
+		{"mng_feature_cap_mask.enhanced_features.out_pulse_duration_ns", 414, 1},
+		{"mng_feature_cap_mask.enhanced_features.npps_period", 415, 1},
+		{"mng_feature_cap_mask.enhanced_features.reset_state", 426, 1},
+		{"mng_feature_cap_mask.enhanced_features.ptpcyc2realtime_modify", 427, 1},
+		{"mng_feature_cap_mask.enhanced_features.pci_status_and_power", 430, 1},
+		{"mng_feature_cap_mask.enhanced_features.mark_tx_action_cnp", 436, 1},
+		{"mng_feature_cap_mask.enhanced_features.mark_tx_action_cqe", 437, 1},
+		{"mng_feature_cap_mask.enhanced_features.dynamic_tx_overflow", 438, 1},
+		{"mng_feature_cap_mask.enhanced_features.pcie_outbound_stalled", 443, 1},
+		{"mng_feature_cap_mask.enhanced_features.tx_overflow_buffer_pkt", 444, 1},
+		{"mng_feature_cap_mask.enhanced_features.mtpps_enh_out_per_adj", 445, 1},
+		{"mng_feature_cap_mask.enhanced_features.mtpps_fs", 446, 1},
+		{"mng_feature_cap_mask.enhanced_features.pcie_performance_group", 447, 1},
+	}},
+	{Name: "pcam_reg", Bytes: 80, Fields: []LayoutField{
+		{"feature_group", 8, 8},
+		{"access_reg_group", 24, 8},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.port_access_reg_cap_mask_127_to_96", 64, 32},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.port_access_reg_cap_mask_95_to_64", 96, 32},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.port_access_reg_cap_mask_63_to_36", 128, 28},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.pplm", 156, 1},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.port_access_reg_cap_mask_34_to_32", 157, 3},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.port_access_reg_cap_mask_31_to_13", 160, 19},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.pbmc", 179, 1},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.pptb", 180, 1},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.port_access_reg_cap_mask_10_to_09", 181, 2},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.ppcnt", 183, 1},
+		{"port_access_reg_cap_mask.regs_5000_to_507f.port_access_reg_cap_mask_07_to_00", 184, 8},
+		{"feature_cap_mask.enhanced_features.fec_50G_per_lane_in_pplm", 424, 1},
+		{"feature_cap_mask.enhanced_features.rx_icrc_encapsulated_counter", 429, 1},
+		{"feature_cap_mask.enhanced_features.ptys_extended_ethernet", 434, 1},
+		{"feature_cap_mask.enhanced_features.pfcc_mask", 438, 1},
+		{"feature_cap_mask.enhanced_features.per_lane_error_counters", 442, 1},
+		{"feature_cap_mask.enhanced_features.rx_buffer_fullness_counters", 443, 1},
+		{"feature_cap_mask.enhanced_features.ptys_connector_type", 444, 1},
+		{"feature_cap_mask.enhanced_features.ppcnt_discard_group", 446, 1},
+		{"feature_cap_mask.enhanced_features.ppcnt_statistical_group", 447, 1},
+	}},
+	{Name: "mcqs_reg", Bytes: 16, Fields: []LayoutField{
+		{"last_index_flag", 0, 1},
+		{"fw_device", 8, 8},
+		{"component_index", 16, 16},
+		{"identifier", 48, 16},
+		{"component_status", 87, 5},
+		{"component_update_state", 92, 4},
+		{"last_update_state_changer_type", 96, 4},
+		{"last_update_state_changer_host_id", 100, 4},
+	}},
+	{Name: "mcqi_reg", Bytes: 24, Fields: []LayoutField{
+		{"read_pending_component", 0, 1},
+		{"component_index", 16, 16},
+		{"info_type", 91, 5},
+		{"info_size", 96, 32},
+		{"offset", 128, 32},
+		{"data_size", 176, 16},
+	}},
+	{Name: "mcqi_version", Bytes: 124, Fields: []LayoutField{
+		{"build_time_valid", 2, 1},
+		{"user_defined_time_valid", 3, 1},
+		{"version_string_length", 24, 8},
+		{"version", 32, 32},
+		{"build_time", 64, 64},
+		{"user_defined_time", 128, 64},
+		{"build_tool_version", 192, 32},
+		{"version_string", 256, 736},
+	}},
+	{Name: "query_cong_statistics_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"clear", 64, 1},
+	}},
+	{Name: "query_cong_statistics_out", Bytes: 272, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"rp_cur_flows", 128, 32},
+		{"sum_flows", 160, 32},
+		{"rp_cnp_ignored_high", 192, 32},
+		{"rp_cnp_ignored_low", 224, 32},
+		{"rp_cnp_handled_high", 256, 32},
+		{"rp_cnp_handled_low", 288, 32},
+		{"time_stamp_high", 576, 32},
+		{"time_stamp_low", 608, 32},
+		{"accumulators_period", 640, 32},
+		{"np_ecn_marked_roce_packets_high", 672, 32},
+		{"np_ecn_marked_roce_packets_low", 704, 32},
+		{"np_cnp_sent_high", 736, 32},
+		{"np_cnp_sent_low", 768, 32},
+	}},
+	{Name: "device_mem_cap", Bytes: 256, Fields: []LayoutField{
+		{"memic", 0, 1},
+		{"log_min_memic_alloc_size", 43, 5},
+		{"log_max_memic_addr_alignment", 56, 8},
+		{"memic_bar_start_addr", 64, 64},
+		{"memic_bar_size", 128, 32},
+		{"max_memic_size", 160, 32},
+		{"steering_sw_icm_start_address", 192, 64},
+		{"log_header_modify_sw_icm_size", 264, 8},
+		{"log_sw_icm_alloc_granularity", 274, 6},
+		{"log_steering_sw_icm_size", 280, 8},
+		{"log_header_modify_pattern_sw_icm_size", 312, 8},
+		{"header_modify_sw_icm_start_address", 320, 64},
+		{"header_modify_pattern_sw_icm_start_address", 448, 64},
+		{"memic_operations", 512, 32},
 	}},
 }

@@ -249,6 +249,14 @@ var views = []struct {
 	{"attach_to_mcg_out", AttachToMcgOut(nil), AttachToMcgOutSize},
 	{"detach_from_mcg_in", DetachFromMcgIn(nil), DetachFromMcgInSize},
 	{"detach_from_mcg_out", DetachFromMcgOut(nil), DetachFromMcgOutSize},
+	{"mcam_reg", McamReg(nil), McamRegSize},
+	{"pcam_reg", PcamReg(nil), PcamRegSize},
+	{"mcqs_reg", McqsReg(nil), McqsRegSize},
+	{"mcqi_reg", McqiReg(nil), McqiRegSize},
+	{"mcqi_version", McqiVersion(nil), McqiVersionSize},
+	{"query_cong_statistics_in", QueryCongStatisticsIn(nil), QueryCongStatisticsInSize},
+	{"query_cong_statistics_out", QueryCongStatisticsOut(nil), QueryCongStatisticsOutSize},
+	{"device_mem_cap", DeviceMemCap(nil), DeviceMemCapSize},
 }
 
 // TestKnownBytes holds layouts against positions that were found by other

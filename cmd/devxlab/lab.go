@@ -27,9 +27,11 @@ import (
 // the program in the guest. 125 is docker's for the same.
 const exitLab = 125
 
-// exit ends the program with a status that is not devxlab's to choose. A test
-// replaces it.
-var exit = os.Exit
+// statusError ends the program with an exit status that is not devxlab's to
+// choose. What there is to say has been said.
+type statusError int
+
+func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 type labCmd struct {
 	Shell labShellCmd `cmd:"" default:"withargs" help:"A shell in a virtual machine whose own mlx5 driver drives the emulated HCA (the default)."`
@@ -37,6 +39,10 @@ type labCmd struct {
 	Exec  labExecCmd  `cmd:"" passthrough:"" help:"Run a program of the host there, in its own directory: go test -exec \"devxlab lab exec\" ./pkg. Flags come from DEVXLAB_LAB_FLAGS."`
 	Fetch labFetchCmd `cmd:"" help:"Bring QEMU, busybox and a kernel into the cache, so that later runs need no network."`
 	Init  labInitCmd  `cmd:"" hidden:"" help:"Process 1 of the guest."`
+	Check labCheckCmd `cmd:"" hidden:"" help:"In a guest: see whether its mlx5 driver does all it should."`
+
+	Matrix      labMatrixCmd      `cmd:"" help:"Try the emulated HCA under several kernels, and print a table."`
+	Conformance labConformanceCmd `cmd:"" help:"Run rdma-core's own tests on the emulated HCA."`
 }
 
 const labHelp = `The kernel is a distribution's, unmodified, with its own mlx5_core and mlx5_ib; the NIC is the emulated HCA.
@@ -316,12 +322,12 @@ func (f labFlags) start(e *env, o lab.Options) error {
 		return err // exit status 130
 	case err != nil && ctx.Err() != nil:
 		fmt.Fprintln(e.err, "devxlab lab: ended by Ctrl-]")
-		exit(exitLab)
+		return statusError(exitLab)
 	case err != nil:
 		fmt.Fprintln(e.err, "devxlab lab:", err)
-		exit(exitLab)
+		return statusError(exitLab)
 	case r.Status != 0:
-		exit(r.Status)
+		return statusError(r.Status)
 	}
 	return nil
 }

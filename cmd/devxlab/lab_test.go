@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,20 +13,6 @@ import (
 
 	"devxlab.example/lab"
 )
-
-// exits runs a command line whose exit status is not devxlab's own.
-func exits(t *testing.T, args ...string) (code int, errOut string) {
-	t.Helper()
-	old := exit
-	defer func() { exit = old }()
-	chosen := -1
-	exit = func(c int) { chosen = c }
-	code, _, errOut = devxlab("", args...)
-	if chosen >= 0 {
-		code = chosen
-	}
-	return code, errOut
-}
 
 func TestLabCommandLine(t *testing.T) {
 	t.Setenv("DEVXLAB_CACHE", t.TempDir())
@@ -49,14 +36,30 @@ func TestLabCommandLine(t *testing.T) {
 		{args: []string{"lab", "run", "--timeout=-1s", "true"}, code: 2, err: "time limit -1s"},
 		{args: []string{"lab", "run", "true"}, code: exitLab, err: "$DEVXLAB_QEMU must name"},
 		{args: []string{"lab", "fetch"}, code: 1, err: "$DEVXLAB_QEMU must name"},
+		{args: []string{"lab", "check"}, code: 2, err: "devxlab lab matrix"},
+		{args: []string{"lab", "conformance", "--limit", "1ms"}, code: 2, err: "--limit 1ms"},
+		{args: []string{"lab", "conformance", "--smp", "65"}, code: 2, err: "65 CPUs"},
+		{args: []string{"lab", "conformance"}, code: 1, err: "$DEVXLAB_QEMU must name"},
+		{args: []string{"lab", "matrix", "--smp", "65"}, code: 2, err: "65 CPUs"},
+		{args: []string{"lab", "matrix", "--kernel", "6.1"}, code: 1, err: "kernel 6.1: "},
 		{args: []string{"lab", "exec"}, code: 2, err: "<cmd>"},
 		{args: []string{"lab", "exec", "true", "-test.v"}, code: exitLab, err: "$DEVXLAB_QEMU must name"},
 		{args: []string{"lab", "exec", "true"}, flags: "--no-such-flag", code: 2, err: "DEVXLAB_LAB_FLAGS: unknown flag"},
 		{args: []string{"lab", "exec", "true"}, flags: "--mem 1", code: 2, err: "1 MiB"},
 	} {
 		t.Setenv("DEVXLAB_LAB_FLAGS", c.flags)
-		if code, errOut := exits(t, c.args...); code != c.code || !strings.Contains(errOut, c.err) {
+		if code, _, errOut := devxlab("", c.args...); code != c.code || !strings.Contains(errOut, c.err) {
 			t.Errorf("%q: exit code %d, %q; want %d, %q", c.args, code, errOut, c.code, c.err)
+		}
+	}
+}
+
+// The exit status of the guest's program is devxlab's, and nothing is said about
+// it.
+func TestStatusError(t *testing.T) {
+	for _, err := range []error{statusError(42), fmt.Errorf("wrapped: %w", statusError(42))} {
+		if code := exitCode(t.Context(), err); code != 42 {
+			t.Errorf("%v: exit code %d", err, code)
 		}
 	}
 }
@@ -119,5 +122,21 @@ func TestLabExecFiles(t *testing.T) {
 	o = lab.Options{Args: []string{"/bin/sh"}}
 	if err := bring(&o); err != nil || len(o.Put) > 0 {
 		t.Errorf("the host's shell was put into the guest: %v, %v", o.Put, err)
+	}
+}
+
+func TestKernelLog(t *testing.T) {
+	for text, want := range map[string]record{
+		"4,123,4567890,-;mlx5_core 0000:01:00.0: it fails\n SUBSYSTEM=pci\n": {4, 4567890 * time.Microsecond, "mlx5_core 0000:01:00.0: it fails"},
+		"30,1,0,c;systemd: hello\n": {6, 0, "systemd: hello"},
+	} {
+		if got, ok := parseRecord(text); !ok || got != want || got.driver() != strings.Contains(text, "mlx5") {
+			t.Errorf("%q: %+v, %v", text, got, ok)
+		}
+	}
+	for _, text := range []string{"", "no record", "x,1,2,-;text", "4,1;text"} {
+		if got, ok := parseRecord(text); ok {
+			t.Errorf("%q: %+v", text, got)
+		}
 	}
 }

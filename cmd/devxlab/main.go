@@ -99,7 +99,8 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program
 	err = k.Run(&env{ctx: ctx, out: out, err: errOut, in: in, asJSON: c.Output == "json"})
-	if err != nil {
+	var status statusError
+	if err != nil && !errors.As(err, &status) {
 		fmt.Fprintln(errOut, "devxlab:", err)
 	}
 	return exitCode(ctx, err)
@@ -109,11 +110,14 @@ func exitCode(ctx context.Context, err error) int {
 	var refused *mlx5.CommandError
 	var attr *mlx5.AttrError
 	var usage usageError
+	var status statusError
 	switch {
 	case ctx.Err() != nil:
 		return exitInterrupted
 	case err == nil:
 		return exitOK
+	case errors.As(err, &status):
+		return int(status)
 	case errors.As(err, &usage), errors.As(err, &attr):
 		return exitUsage
 	case errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),

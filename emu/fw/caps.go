@@ -18,6 +18,7 @@ const (
 	capEth       mlx5.CapType = 1
 	capAtomic    mlx5.CapType = 3
 	capFlowTable mlx5.CapType = 7
+	capDevMem    mlx5.CapType = 0xf
 )
 
 // capPage is what the device can do and what it was told to.
@@ -43,8 +44,8 @@ const (
 	logMaxTIS         = 10
 	logMaxTIR         = 10
 	logMaxSQ          = 13
-	logMaxRQ          = 13
-	logMaxRQT         = 10
+	logMaxRQ          = 23
+	logMaxRQT         = 19
 	logMaxRQTSize     = 11
 	logMaxUCList      = 7
 	logMaxMCList      = 11
@@ -74,6 +75,9 @@ func newDriverCaps(h *HCA) *driverCaps {
 	ethCaps(mlx5.PerProtocolNetworkingOffloadCaps(page(capEth, "per_protocol_networking_offload_caps")))
 	atomicCaps(mlx5.AtomicCaps(page(capAtomic, "atomic_caps")))
 	flowTableCaps(mlx5.FlowTableNICCap(page(capFlowTable, "flow_table_nic_cap")))
+	// Of device memory the device has none, and says so: rdma-core asks whether or
+	// not the general page has a bit for it (dr_devx.c, dr_devx_query_device).
+	page(capDevMem, "device_mem_cap")
 	for _, p := range d.pages {
 		p.cur = bytes.Clone(p.max)
 	}
@@ -110,6 +114,13 @@ func (h *HCA) driverGeneralCaps(p mlx5.HCACap) {
 	p.SetCompactAddressVector(true)
 	p.SetBlockLbMc(true)
 	p.SetVPortCounters(true)
+	p.SetOutOfSeqCnt(true)
+	p.SetRetransmissionQCounters(true)
+	p.SetEnhancedErrorQCounters(true)
+	p.SetRoCEAccl(true)
+	p.SetCCQueryAllowed(true)
+	p.SetPcamReg(true)
+	p.SetMcamReg(true)
 	p.SetDeviceFrequencyKhz(frequencyKHz)
 	p.SetLogPgSz(12)
 	p.SetFastTeardown(true) // how a driver that is shut down lets go: it waits for no command

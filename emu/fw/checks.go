@@ -124,6 +124,8 @@ const (
 	badFlowAction
 	badFlowLevel
 	badGroupGID
+	badComponent
+	tableInUse
 	numChecks
 )
 
@@ -141,7 +143,7 @@ var checks = [numChecks]Check{
 	badCQN:          {Refuses: "a completion queue that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed; uid 0 may query every one: driver, mlx5_core_query_cq"},
 	badUAR:          {Refuses: "a UAR that does not exist or has another uid (uid 0 is everyone's: Linux before 6.1 allocates UARs so)", Status: mlx5.StatusBadRes, Evidence: "status text; uid of UARs: driver, mlx5_cmd_uar_alloc"},
 	badUmem:         {Refuses: "user memory that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
-	badQPN:          {Refuses: "a queue pair that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "assumed; real cards answered 0x9 (syndromes 0x25b161, 0x7ea02d) for QPs lost in a reset; uid 0 may query every one: driver, mlx5_core_qp_query"},
+	badQPN:          {Refuses: "a queue pair that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "queries: driver, mlx5_core_qp_query sends no uid; otherwise assumed; real cards answered 0x9 (syndromes 0x25b161, 0x7ea02d) for QPs lost in a reset"},
 	badEQN:          {Refuses: "an event queue that does not exist", Status: mlx5.StatusBadRes, Evidence: "status text; the driver checks it first (mlx5_vector2eqn)"},
 	badMKey:         {Refuses: "a memory key that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badCounterSet:   {Refuses: "a Q counter set that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
@@ -150,7 +152,7 @@ var checks = [numChecks]Check{
 	badST:           {Refuses: "a service type that the device does not offer", Status: mlx5.StatusBadParam, Evidence: "status text"},
 	badRQType:       {Refuses: "a receive queue type that does not exist", Status: mlx5.StatusBadParam, Evidence: "status text"},
 	badMTU:          {Refuses: "a path MTU other than 1 to 5", Status: mlx5.StatusBadParam, Evidence: "driver, qp.c: IB_MTU_256 to IB_MTU_4096 are passed on as they are"},
-	badPort:         {Refuses: "a port other than 1 to num_ports", Status: mlx5.StatusBadParam, Evidence: "reported for RST2INIT, syndrome 0x177405; assumed for INIT2INIT and INIT2RTR"},
+	badPort:         {Refuses: "a port other than 1 to num_ports", Status: mlx5.StatusBadParam, Evidence: "reported for RST2INIT (0x177405) and for PPCNT (0x1e5585); assumed for INIT2INIT and INIT2RTR"},
 	badPkeyIndex:    {Refuses: "a P_Key index other than 0: the table of an Ethernet port has one entry", Status: mlx5.StatusIX, Evidence: "assumed"},
 	badSrcAddrIndex: {Refuses: "a GID index outside the RoCE address table", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badCQSize:       {Refuses: "a completion queue larger than log_max_cq_sz", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
@@ -161,7 +163,7 @@ var checks = [numChecks]Check{
 	badMsgMax:       {Refuses: "log_msg_max over log_max_msg", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
 	badPMState:      {Refuses: "path migration state 2, which does not exist", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/qp.h: 0 armed, 1 rearm, 3 migrated"},
 	badState:        {Refuses: "a transition that does not start from the queue pair's state", Status: mlx5.StatusBadQPState, Evidence: "status text; whether cards answer 0x3 here is not public"},
-	inUse:           {Refuses: "the destruction of an object that another one uses", Status: mlx5.StatusBadResState, Evidence: "reported for DESTROY_CQ (0x1870ad) and DEALLOC_PD (0x31b635); the others assumed alike"},
+	inUse:           {Refuses: "the destruction of an object that another one uses", Status: mlx5.StatusBadResState, Evidence: "reported for DESTROY_CQ (0x1870ad), DEALLOC_PD (0x31b635) and DESTROY_FLOW_GROUP (0x563e2f); the others assumed alike"},
 	uctxInUse:       {Refuses: "the destruction of a user context that still has objects", Status: mlx5.StatusBadResState, Evidence: "assumed"},
 	qpLimit:         {Refuses: "a queue pair over log_max_qp", Status: mlx5.StatusLIM, Evidence: "reported: limits exceeded, CREATE_QP; another card answered 0x5 (0x65b500)"},
 	objectLimit:     {Refuses: "an object over the limit of its kind", Status: mlx5.StatusLIM, Evidence: "reported for CREATE_MKEY (0x59c8a4, 0x18af6); the others assumed alike"},
@@ -179,10 +181,10 @@ var checks = [numChecks]Check{
 	badOptPar:       {Refuses: "an optional parameter that the device does not offer: alternate path, SRQ, receive CQ", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badRoCEIndex:    {Refuses: "a RoCE address index outside the table", Status: mlx5.StatusIX, Evidence: "status text; the command assumed"},
 	badPAS:          {Refuses: "a list of pages too short for what is to lie in them", Status: mlx5.StatusBadParam, Evidence: "assumed"},
-	badVector:       {Refuses: "an event queue on a vector that the function does not have", Status: mlx5.StatusBadParam, Evidence: "assumed; reported for CREATE_EQ with another cause"},
+	badVector:       {Refuses: "an event queue on a vector that the function does not have", Status: mlx5.StatusBadParam, Evidence: "assumed; reported for CREATE_EQ with another cause, an event that the firmware does not know (0x8fef)"},
 	badFieldSelect:  {Refuses: "the modification of a field that the device does not modify", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	noResize:        {Refuses: "a resize of a completion queue in user memory", Status: mlx5.StatusBadParam, Evidence: "assumed; the driver resizes with physical pages (mlx5_ib_resize_cq)"},
-	badFunction:     {Refuses: "another function than the one that asks: there are none", Status: mlx5.StatusBadParam, Evidence: "reported for ENABLE_HCA and SET_HCA_CAP; the others assumed alike"},
+	badFunction:     {Refuses: "another function than the one that asks: there are none", Status: mlx5.StatusBadParam, Evidence: "assumed; ENABLE_HCA of a function whose parent was not up was reported as 0x9 (0x658908)"},
 	badPhase:        {Refuses: "a command out of the order ENABLE_HCA, INIT_HCA, TEARDOWN_HCA, DISABLE_HCA", Status: mlx5.StatusBadSysState, Evidence: "status text; driver, mlx5_function_setup"},
 	badISSI:         {Refuses: "an ISSI other than 0 and 1", Status: mlx5.StatusBadParam, Evidence: "driver, mlx5_core_set_issi: supported_issi_dw0"},
 	badTeardown:     {Refuses: "a teardown profile other than graceful, forced and fast", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/mlx5_ifc.h, MLX5_TEARDOWN_HCA_IN_PROFILE_*"},
@@ -191,7 +193,7 @@ var checks = [numChecks]Check{
 	pagesUnasked:    {Refuses: "more pages than the device asked for", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badPage:         {Refuses: "a page at address 0, unaligned, outside the host's memory, or given twice", Status: mlx5.StatusBadParam, Evidence: "driver, alloc_system_page: firmware does not support address 0; the others assumed"},
 	noPages:         {Refuses: "an object for which the host gives no page", Status: mlx5.StatusNoRes, Evidence: "status text"},
-	badCapValue:     {Refuses: "a capability over its maximum, or one that cannot be set", Status: mlx5.StatusBadParam, Evidence: "reported for SET_HCA_CAP; driver, handle_hca_cap"},
+	badCapValue:     {Refuses: "a capability over its maximum, or one that cannot be set", Status: mlx5.StatusBadParam, Evidence: "reported for log_max_current_uc_list over its maximum, syndrome 0x537801; driver, handle_hca_cap"},
 	badXRCD:         {Refuses: "an XRC domain that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badTD:           {Refuses: "a transport domain that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badTIS:          {Refuses: "a TIS that does not exist or has another uid, or more than one for an SQ", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
@@ -199,7 +201,7 @@ var checks = [numChecks]Check{
 	badRQTN:         {Refuses: "an RQ table that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badSQN:          {Refuses: "a send queue that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badRQN:          {Refuses: "a receive queue that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
-	badOffload:      {Refuses: "an offload that the device does not advertise", Status: mlx5.StatusBadParam, Evidence: "assumed; reported for CREATE_TIS and CREATE_TIR with other causes"},
+	badOffload:      {Refuses: "an offload that the device does not advertise", Status: mlx5.StatusBadParam, Evidence: "assumed; reported with other causes for CREATE_TIS (0x595b5d), CREATE_TIR (0x562b00) and CREATE_SQ (0xd61c0b)"},
 	badWQType:       {Refuses: "a work queue or list type that the device does not offer", Status: mlx5.StatusBadParam, Evidence: "status text"},
 	noWQUmem:        {Refuses: "an RQ, SQ, RMP or XRC SRQ in user memory", Status: mlx5.StatusBadParam, Evidence: "assumed; the device takes physical pages for them"},
 	badWQSize:       {Refuses: "a work queue of more than 2^15 entries, or with smaller ones than it can have", Status: mlx5.StatusBadParam, Evidence: "status text; the driver keeps to the capability"},
@@ -209,22 +211,24 @@ var checks = [numChecks]Check{
 	badVPort:        {Refuses: "another vport than one's own: the function manages no others", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badListType:     {Refuses: "an address list other than unicast, multicast and VLAN", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/vport.h, mlx5_list_type"},
 	badListSize:     {Refuses: "an address list longer than the command or the capability", Status: mlx5.StatusBadParam, Evidence: "driver, mlx5_modify_nic_vport_mac_list"},
-	badVPortMTU:     {Refuses: "an MTU of a port below 68 or above 9978", Status: mlx5.StatusBadParam, Evidence: "assumed; the driver keeps to PMTU's max_mtu"},
+	badVPortMTU:     {Refuses: "an MTU of a port below 68 or above 9978", Status: mlx5.StatusBadParam, Evidence: "driver: mlx5e's least is ETH_MIN_MTU, its most PMTU's max_mtu; the refusal itself assumed"},
 	badAdminState:   {Refuses: "an administrative state that a port does not have", Status: mlx5.StatusBadParam, Evidence: "linux/mlx5/mlx5_ifc.h, MLX5_VPORT_ADMIN_STATE_*, MLX5_PORT_UP"},
-	badRegister:     {Refuses: "a register that the device does not have", Status: mlx5.StatusBadParam, Evidence: "reported for ACCESS_REG, among others"},
-	badRegAccess:    {Refuses: "a write to a register that is only read, or the reverse", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badRegister:     {Refuses: "a register that the device does not have", Status: mlx5.StatusBadParam, Evidence: "reported for a query of MPIR on firmware without it, syndrome 0x6c4d48"},
+	badRegAccess:    {Refuses: "a write to a register that is only read, or the reverse", Status: mlx5.StatusBadRes, Evidence: "reported for a write that is not permitted, syndrome 0xb06e1f; the reverse assumed"},
 	badProtocol:     {Refuses: "PTYS for another protocol than Ethernet", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badEndianness:   {Refuses: "a host that is not little endian", Status: mlx5.StatusBadParam, Evidence: "driver, set_hca_ctrl writes 0"},
 	badTableType:    {Refuses: "flow tables elsewhere than in what the port receives", Status: mlx5.StatusBadParam, Evidence: "assumed; the capability page offers no other"},
 	badTable:        {Refuses: "a flow table that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
-	badTableSize:    {Refuses: "a flow table over the advertised size or level", Status: mlx5.StatusBadParam, Evidence: "reported for CREATE_FLOW_TABLE"},
+	badTableSize:    {Refuses: "a flow table over the advertised size or level", Status: mlx5.StatusBadParam, Evidence: "assumed; what is reported for CREATE_FLOW_TABLE (0x754a4, 0xa43321) has other causes"},
 	badMiss:         {Refuses: "a miss action that the device does not have, or a table that is its own", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badGroup:        {Refuses: "a flow group that does not exist or is of another table", Status: mlx5.StatusBadRes, Evidence: "status text"},
-	badFlowRange:    {Refuses: "flow indexes outside the table or the group, or in two groups", Status: mlx5.StatusBadParam, Evidence: "reported for CREATE_FLOW_GROUP and SET_FLOW_TABLE_ENTRY"},
+	badFlowRange:    {Refuses: "flow indexes outside the table or the group, or in two groups", Status: mlx5.StatusBadParam, Evidence: "assumed; what is reported for CREATE_FLOW_GROUP (0x7e1580, 0x17faa8) and SET_FLOW_TABLE_ENTRY has other causes"},
 	badFlow:         {Refuses: "the modification or deletion of a flow that does not exist, or a second one at its index", Status: mlx5.StatusBadParam, Evidence: "assumed"},
-	badFlowAction:   {Refuses: "an action or destination that the device does not advertise, or one without the other", Status: mlx5.StatusBadParam, Evidence: "reported for SET_FLOW_TABLE_ENTRY"},
-	badFlowLevel:    {Refuses: "a flow that goes to a table of its own or a lower level, without ignore_flow_level", Status: mlx5.StatusBadParam, Evidence: "reported for SET_FLOW_TABLE_ENTRY; driver, fs_core keeps to it"},
+	badFlowAction:   {Refuses: "an action or destination that the device does not advertise, or one without the other", Status: mlx5.StatusBadParam, Evidence: "reported for an entry that neither forwards nor drops, syndrome 0x144b7a; the others assumed"},
+	badFlowLevel:    {Refuses: "a flow that goes to a table of its own or a lower level, without ignore_flow_level", Status: mlx5.StatusBadParam, Evidence: "reported, syndrome 0x6ae84c; driver, fs_core keeps to it"},
 	badGroupGID:     {Refuses: "a multicast group whose GID is none, or one that the queue pair has not joined", Status: mlx5.StatusBadParam, Evidence: "assumed"},
+	badComponent:    {Refuses: "a firmware component or kind of information other than the boot image's running version", Status: mlx5.StatusBadParam, Evidence: "assumed; driver, mlx5_get_boot_img_component_index stops at the last one"},
+	tableInUse:      {Refuses: "the destruction of a flow table that has groups or is where flows go", Status: mlx5.StatusBadParam, Evidence: "reported, syndromes 0x389e56 and 0x66d6c3"},
 }
 
 func init() {

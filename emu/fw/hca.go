@@ -123,7 +123,7 @@ const (
 
 	// QPs and SQs share one number space: doorbells name either.
 	firstSQN = 0x800000
-	firstRQN = 0xa00000
+	firstRQN = 0x800000
 )
 
 // sharedUID marks what the kernel makes for all contexts: completion event
@@ -552,7 +552,8 @@ func (h *HCA) contextCost(op mlx5.Op, in []byte) (extra time.Duration, miss bool
 	if op != mlx5.OpCreateQP {
 		id := id24(command{in: in})
 		q := h.qps.get(id)
-		if q == nil || !q.own(mlx5.RST2INITQPIn(in).UID()) {
+		uid := mlx5.RST2INITQPIn(in).UID()
+		if q == nil || !(op == mlx5.OpQueryQP && q.see(uid) || op != mlx5.OpQueryQP && q.own(uid)) {
 			return 0, false
 		}
 		if h.contexts != nil {

@@ -235,6 +235,10 @@ var hostRefusals = []hostRefusal{
 	{badAdminState, "PAOS", func(h *host) []byte { return register1(regPAOS, regWrite, 0, 1, 9) }},
 	{badPort, "PAOS", func(h *host) []byte { return register1(regPAOS, regWrite, 0, 2, portUp) }},
 	{badPort, "PTYS", func(h *host) []byte { return register1(regPTYS, regRead, 0, 0, 0, protoEthernet) }},
+	{badComponent, "MCQS", func(h *host) []byte { return register1(regMCQS, regRead, 0, 0, 0, 1) }},
+	{badComponent, "MCQI of what is pending", func(h *host) []byte {
+		return register1(regMCQI, regRead, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, infoVersion)
+	}},
 	{badRegister, "0x1234", func(h *host) []byte { return register1(0x1234, regRead) }},
 	{badRegAccess, "PPCNT", func(h *host) []byte { return register1(regPPCNT, regWrite) }},
 	{badRegAccess, "host endianness", func(h *host) []byte { return register1(regHostEndianness, regRead) }},
@@ -273,6 +277,11 @@ var hostRefusals = []hostRefusal{
 		in := mlx5.DestroyFlowGroupIn(build(mlx5.OpDestroyFlowGroup, 0))
 		in.SetTableID(h.ft)
 		in.SetGroupID(h.fg)
+		return in
+	}},
+	{tableInUse, "DESTROY_FLOW_TABLE", func(h *host) []byte {
+		in := mlx5.DestroyFlowTableIn(build(mlx5.OpDestroyFlowTable, 0))
+		in.SetTableID(h.ft)
 		return in
 	}},
 	{inUse, "DESTROY_TIR", func(h *host) []byte { return about(mlx5.OpDestroyTIR, 0, h.tir) }},

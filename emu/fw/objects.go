@@ -19,12 +19,15 @@ func (e *entry) own(uid uint16) bool {
 	return false
 }
 
-// see locks an object, if it exists and is the uid's, or if the kernel asks:
-// its queries are under uid 0, whosever the object is (mlx5_ib qpc.c,
-// mlx5_core_qp_query; srq_cmd.c). The caller unlocks it.
+// see is own for a query, which the kernel makes of everyone's objects with its
+// own uid, 0 (mlx5_ib qpc.c, mlx5_core_qp_query; mlx5_core transobj.c,
+// mlx5_core_query_sq): ibv_query_qp of any queue pair.
 func (e *entry) see(uid uint16) bool {
+	if uid != 0 {
+		return e.own(uid)
+	}
 	e.mu.Lock()
-	if e.live.Load() && (e.uid == uid || uid == 0) {
+	if e.live.Load() {
 		return true
 	}
 	e.mu.Unlock()

@@ -36,8 +36,16 @@ var registers = map[uint16]register{
 	regPPCNT:    {ppcntBytes, readPPCNT, nil},
 	regNodeDesc: {nodeDescBytes, readNodeDesc, nil},
 	regDTOR:     {mlx5.DtorRegSize, (*HCA).readDTOR, nil},
+	regMCQS:     {mlx5.McqsRegSize, readMCQS, nil},
+	regMCQI:     {mlx5.McqiRegSize, readMCQI, nil},
 	// What the driver writes is always 0 (MLX5_SET_HOST_ENDIANNESS): little endian.
 	regHostEndianness: {16, nil, writeHostEndianness},
+}
+
+// What lists the registers is one of them.
+func init() {
+	registers[regPCAM] = register{mlx5.PcamRegSize, readPCAM, nil}
+	registers[regMCAM] = register{mlx5.McamRegSize, readMCAM, nil}
 }
 
 // Operations of ACCESS_REG.

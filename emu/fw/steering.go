@@ -115,6 +115,9 @@ func (h *HCA) destroyFlowTable(c command) check {
 		unuseAll(r.held)
 		r.held, r.ctx, r.flows = nil, nil, nil
 	})
+	if refused == inUse {
+		return tableInUse // not what other objects answer
+	}
 	if refused == ok && h.rootTable == in.TableID() {
 		h.rootTable = 0
 	}

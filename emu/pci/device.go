@@ -31,11 +31,7 @@ const (
 	regHeartbeat = 0x1010
 )
 
-// The reference card's firmware.
 const (
-	fwMajor   = 22
-	fwMinor   = 36
-	fwSub     = 1010
 	cmdifRev  = 5
 	healthFW  = regHealth + 0x30
 	healthRFR = regHealth + 0x38
@@ -151,9 +147,9 @@ func (d *device) end() {
 func (d *device) read(off int64) uint32 {
 	switch off {
 	case regFWRev:
-		return fwMinor<<16 | fwMajor
+		return fw.VersionMinor<<16 | fw.VersionMajor
 	case regCmdifRev:
-		return cmdifRev<<16 | fwSub
+		return cmdifRev<<16 | fw.VersionSub
 	case regCmdTime:
 		return milliseconds(d.f.config.CommandTimeout, defaultCommandTime)
 	case regInit:
@@ -179,7 +175,7 @@ func (d *device) read(off int64) uint32 {
 	case regCmdqLow:
 		return d.low | d.nic<<nicShift | uint32(d.f.logCmd)<<4 | logEntry
 	case healthFW:
-		return fwMajor<<24 | fwMinor<<16 | fwSub
+		return fw.VersionMajor<<24 | fw.VersionMinor<<16 | fw.VersionSub
 	case healthRFR:
 		if d.fatal {
 			return rfr

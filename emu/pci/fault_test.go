@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"devxlab.example/emu/fw"
 	"devxlab.example/mlx5"
 )
 
@@ -212,7 +213,7 @@ func TestFaultDevice(t *testing.T) {
 		t.Errorf("unplugged: %#x, %x", got, id)
 	}
 	d.f.replug()
-	if got := d.read32(regFWRev); got != fwMinor<<16|fwMajor {
+	if got := d.read32(regFWRev); got != fw.VersionMinor<<16|fw.VersionMajor {
 		t.Errorf("plugged in again: %#x", got)
 	}
 	again()

@@ -16,7 +16,26 @@ const (
 	capMSIX   = 0x9c
 	capVendor = 0xc0
 	capAER    = 0x100
+
+	capARI       = 0x150
+	capSecondary = 0x1c0 // PCI Express
+	capMargining = 0x320
+	cap16GT      = 0x370
+	capDataLink  = 0x420
 )
+
+// extended is the chain of extended capabilities: place, id and size (PCI_EXT_CAP_ID_*
+// in linux/pci_regs.h). The card has SR-IOV in it too, at 0x180.
+var extended = []struct{ at, id, size int }{
+	{capAER, 0x01, 0x48},
+	{capARI, 0x0e, 0x08},
+	{capSecondary, 0x19, 0x0c + 2*lanes},
+	{capMargining, 0x27, 0x08 + 4*lanes},
+	{cap16GT, 0x26, 0x20 + lanes},
+	{capDataLink, 0x25, 0x0c},
+}
+
+const lanes = 16
 
 // Registers of the PCI Express capability.
 const (
@@ -110,7 +129,14 @@ func (s *space) init(mac [6]byte) {
 	le.PutUint16(b[capPM+4:], 0x0008)       // no soft reset
 	le.PutUint16(w[capPM+4:], 0x0103)
 
-	le.PutUint32(b[capAER:], 0x00010001)
+	for i, c := range extended {
+		next := 0
+		if i+1 < len(extended) {
+			next = extended[i+1].at
+		}
+		le.PutUint32(b[c.at:], uint32(next)<<20|1<<16|uint32(c.id)) // version 1
+	}
+	b[cap16GT+0x0c] = 0x0f               // its status: equalised, in all phases
 	le.PutUint32(b[capAER+0x08:], 1<<20) // masked: unsupported request
 	le.PutUint32(w[capAER+0x08:], 0x0477f030)
 	le.PutUint32(b[capAER+0x0c:], 1<<4|1<<13|1<<17|1<<18)

@@ -78,6 +78,30 @@ func TestConfigSpace(t *testing.T) {
 	golden(t, "lspci.txt", string(out))
 }
 
+// The extended capabilities are a chain, and none reaches into the next.
+func TestExtended(t *testing.T) {
+	f, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	space := make([]byte, 4096)
+	f.ReadConfig(0, space)
+	at := capAER
+	for i, c := range extended {
+		head := le.Uint32(space[at:])
+		if at != c.at || int(head&0xffff) != c.id {
+			t.Fatalf("capability %d is %#x at %#x", i, head, at)
+		}
+		at = int(head >> 20)
+		if end := c.at + c.size; at != 0 && end > at {
+			t.Errorf("capability %#x ends at %#x, behind the next at %#x", c.id, end, at)
+		}
+	}
+	if at != 0 {
+		t.Errorf("a further one at %#x", at)
+	}
+}
+
 // A write changes what can be written and nothing else.
 func TestConfigWrite(t *testing.T) {
 	f, err := New(Config{})

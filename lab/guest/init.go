@@ -103,7 +103,7 @@ func boot() error {
 	w := NewWriter(port)
 	upErr := loadErr
 	if upErr == nil {
-		upErr = devicesUp(job.Devices)
+		upErr = DevicesUp(job.Devices)
 	}
 	if err := w.json(Hello, Greeting{Release: release(), Uptime: began, Ready: uptime()}); err != nil {
 		return err
@@ -184,9 +184,10 @@ func openPort() (*os.File, error) {
 	return f, unix.IoctlSetTermios(int(f.Fd()), unix.TCSETS, t)
 }
 
-// devicesUp brings every link up, gives those of RDMA devices an address, and
-// waits until n RDMA devices have an active port.
-func devicesUp(n int) error {
+// DevicesUp brings every link up, gives those of RDMA devices an address, and
+// waits until n RDMA devices have an active port. Init calls it, and whoever has
+// loaded the driver again.
+func DevicesUp(n int) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
