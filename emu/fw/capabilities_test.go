@@ -59,7 +59,7 @@ var capabilities = map[mlx5.CapType][]capability{
 		{"fast_teardown", "TEARDOWN_HCA: the way down of a driver that shuts down", ""},
 		{"force_teardown", "TEARDOWN_HCA", ""},
 		{"cq_moderation", "MODIFY_CQ", ""},
-		{"block_lb_mc", "a field of CREATE_QP that is kept", "multicasts are heard by every queue pair of the group"},
+		{"block_lb_mc", "CREATE_QP: the queue pair hears none of the device's own multicasts", ""},
 		{"xrc", "XRC domains, XRC SRQs and queue pairs of that type", ""},
 		{"uc", "queue pairs of that type", ""},
 		{"rc", "queue pairs of that type", ""},
