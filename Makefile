@@ -49,12 +49,12 @@ bench: gocheck
 # Where the lab can run, its tests must; where it cannot, the first line says why.
 test: gocheck
 	@$(GO) vet ./...
-	@if $(GO) run ./cmd/devxlab lab fetch; then DEVXLAB_REQUIRE="$$DEVXLAB_REQUIRE,lab"; export DEVXLAB_REQUIRE; \
+	@if $(GO) run ./cmd/devxlab lab fetch --image full; then DEVXLAB_REQUIRE="$$DEVXLAB_REQUIRE,lab,lab-full"; export DEVXLAB_REQUIRE; \
 	else echo "the lab cannot run here, for the reason above: its tests are left out"; fi; \
 	$(GO) test -timeout 40m ./...
 
 lab: gocheck
-	@DEVXLAB_REQUIRE=lab $(GO) test -count=1 -run '^TestLab' -v ./lab
+	@DEVXLAB_REQUIRE=lab,lab-full $(GO) test -count=1 -timeout 40m -run '^TestLab' -v ./lab
 
 lab-faults: gocheck
 	@DEVXLAB_REQUIRE=lab,faults DEVXLAB_FAULTS=all $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
