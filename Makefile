@@ -4,9 +4,10 @@
 #              is named: make bench DEV=mlx5_0
 # make test    runs the tests, with those in the lab's virtual machine if it can run
 #              here: the first time it fetches QEMU and a kernel into the user's cache
-# make lab     boots a virtual machine whose own mlx5 driver drives the emulated HCA,
-#              and tests that; the first time it fetches QEMU and a kernel into the
-#              user's cache
+# make lab     a shell in a virtual machine whose own mlx5 driver drives the emulated
+#              HCA, or without a terminal what that device is; the first time it
+#              fetches QEMU and a kernel into the user's cache
+# make lab-test     the tests of that
 # make lab-faults   the faults of the lab that take minutes: 60 s without an answer, two
 #              CPUs, each kernel
 # make lab-matrix   tries the emulated HCA under each kernel that Debian packages
@@ -29,7 +30,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-faults lab-matrix conformance lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lab-test lab-faults lab-matrix conformance lint race fuzz cross generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -54,6 +55,9 @@ test: gocheck
 	$(GO) test -timeout 40m ./...
 
 lab: gocheck
+	@if [ -t 0 ] && [ -t 1 ]; then $(GO) run ./cmd/devxlab lab; else $(GO) run ./cmd/devxlab lab run -- devxlab info mlx5_0; fi
+
+lab-test: gocheck
 	@DEVXLAB_REQUIRE=lab,lab-full $(GO) test -count=1 -timeout 40m -run '^TestLab' -v ./lab
 
 lab-faults: gocheck
