@@ -26,7 +26,6 @@ var driverCommands = []struct {
 	{mlx5.OpModifyNICVPortContext, (*HCA).modifyNICVPort, driver, ""},
 	{mlx5.OpModifyVPortState, (*HCA).modifyVPortState, driver | anyMod, ""},
 	{mlx5.OpQueryHCAVPortPkey, (*HCA).queryPkey, driver, ""},
-	{mlx5.OpQueryCongStatistics, (*HCA).queryCongStatistics, 0, ""},
 	{mlx5.OpQueryEQ, (*HCA).queryEQ, driver, ""},
 	{mlx5.OpModifyCQ, (*HCA).modifyCQ, anyMod, ""},
 	{mlx5.OpAttachToMcg, (*HCA).attachMcg, objects, ""},

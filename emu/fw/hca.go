@@ -488,6 +488,7 @@ func init() {
 	offer(mlx5.OpQueryNICVPortContext, (*HCA).queryNICVPort, 0)
 	offer(mlx5.OpQueryVPortState, (*HCA).queryVPortState, anyMod)
 	offer(mlx5.OpQueryVPortCounter, (*HCA).queryVPortCounter, 0)
+	offer(mlx5.OpQueryCongStatistics, (*HCA).queryCongStatistics, 0)
 	offer(mlx5.OpCreateEQ, (*HCA).createEQ, objects|alloc)
 	offer(mlx5.OpDestroyEQ, (*HCA).destroyEQ, objects)
 	offer(mlx5.OpCreateCQ, (*HCA).createCQ, objects|alloc)
