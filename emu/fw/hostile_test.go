@@ -162,3 +162,31 @@ func TestRefusedUMRMovesNothing(t *testing.T) {
 		t.Errorf("uses %d and %d, want %d and %d", a, b, before, to)
 	}
 }
+
+// sender is a queue that sends a turn's frames to the device itself, once.
+type sender struct{ wait bool }
+
+func (s *sender) queued() *bool { return &s.wait }
+
+func (s *sender) turn(h *HCA) bool {
+	for range turnPackets {
+		h.Receive(make([]byte, leastFrame))
+	}
+	return false
+}
+
+// However many queues send to the device itself, each is heard before the next
+// has its turn: no frame is dropped.
+func TestLoopbackOutrunsNobody(t *testing.T) {
+	n := newNetOf(t, 1)
+	h := n.host[0].h
+	h.port.mu.Lock()
+	for range 2 * maxWaiting / turnPackets {
+		h.port.run = append(h.port.run, &sender{wait: true})
+	}
+	h.start()
+	n.run(time.Millisecond)
+	if got := h.port.stats.dropped.Load(); got != 0 || !h.port.idle() {
+		t.Errorf("%d frames dropped, idle %v", got, h.port.idle())
+	}
+}
