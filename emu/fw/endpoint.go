@@ -26,7 +26,7 @@ type endpoint struct {
 	kind     serviceKind
 	st       mlx5.ServiceType
 	who      user
-	kernel   bool // uid 0: its UMR work requests may change any key
+	kernel   bool // its UMR work requests may change any key, and name pages
 	state    mlx5.State
 	sq       *sendQueue // nil: none
 	rq       *recvQueue // nil: none
@@ -62,9 +62,9 @@ func (e *endpoint) turn(h *HCA) (more bool) {
 	}
 	more = e.respond(h)
 	switch {
-	case e.sq == nil || e.sq.broken:
 	case e.state == mlx5.StateErr:
-		e.flush(h)
+		more = e.flush(h) || more
+	case e.sq == nil || e.sq.broken:
 	case e.state == mlx5.StateRTS || e.state == mlx5.StateSQD:
 		switch e.kind {
 		case kindUD:
@@ -343,10 +343,16 @@ func (e *endpoint) fail(h *HCA) {
 	}
 }
 
-// flush completes everything that is posted with an error.
-func (e *endpoint) flush(h *HCA) {
-	if e.sq != nil && !e.sq.broken {
-		for !e.sq.broken {
+// flush completes everything that is posted with an error, but no more than
+// queues hold at once: a driver that posts as fast must not keep the device from
+// all else. It reports whether there may be more.
+func (e *endpoint) flush(h *HCA) (more bool) {
+	if e.sq != nil {
+		for left := len(e.req.work) + 1<<e.sq.log; !e.sq.broken; left-- {
+			if left == 0 {
+				more = true
+				break
+			}
 			r := e.oldest(h)
 			if r == nil {
 				break
@@ -367,16 +373,20 @@ func (e *endpoint) flush(h *HCA) {
 		flushed(e.rsp.recv.index)
 	}
 	if e.rq == nil || e.rq.shared {
-		return
+		return more
 	}
-	for h.take(e.rq, &e.rsp.recv) == took {
+	for range 1 << e.rq.log {
+		if h.take(e.rq, &e.rsp.recv) != took {
+			return more
+		}
 		flushed(e.rsp.recv.index)
 	}
+	return true
 }
 
 // Receive entries that are posted in ERR must be flushed too, and no doorbell
-// tells of them: the device looks for a while, ever more seldom, and whenever a
-// doorbell of the queue pair or of its completion queue comes.
+// tells of them: the device looks for a while, ever more seldom, and whenever the
+// queue pair has a turn.
 const (
 	firstPoll = time.Millisecond
 	maxPolls  = 14
@@ -393,7 +403,9 @@ func (h *HCA) pollFlush(e *endpoint) {
 	e.q.mu.Lock()
 	defer e.q.mu.Unlock()
 	if e.current() && e.state == mlx5.StateErr {
-		e.flush(h)
+		if e.flush(h) {
+			h.wake(e)
+		}
 		e.pollLater(h)
 	}
 }
@@ -410,9 +422,13 @@ func (e *endpoint) report(h *HCA, t mlx5.EventType) {
 // newEndpoint makes the data path of a queue pair that is about to exist.
 func (h *HCA) newEndpoint(q *qp, id uint32, uid uint16, s *sendQueue, r *recvQueue) *endpoint {
 	c := mlx5.QPC(q.qpc[:])
+	// The driver gives the reserved key to each of the kernel's queue pairs
+	// (mlx5_ib qp.c, create_kernel_qp) and never to those of programs, of which it
+	// makes some under its own uid.
+	kernel := uid == 0 && c.Rlky()
 	e := &endpoint{
-		q: q, st: mlx5.ServiceType(c.St()), sq: s, rq: r, recvIdx: c.UserIndex(), kernel: uid == 0,
-		who: user{pd: c.PD(), qpn: id, reserved: c.Rlky() || uid == 0}, loop: !c.BlockLbMc(),
+		q: q, st: mlx5.ServiceType(c.St()), sq: s, rq: r, recvIdx: c.UserIndex(), kernel: kernel,
+		who: user{pd: c.PD(), qpn: id, reserved: kernel}, loop: !c.BlockLbMc(),
 	}
 	switch e.st {
 	case mlx5.STXRC:

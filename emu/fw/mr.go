@@ -334,26 +334,30 @@ func (h *HCA) updateKey(who *user, kernel bool, key uint32, seg []byte) bool {
 		return false
 	case flags&umrMustBeFree != 0 && !c.Free(), flags&umrMustBeUsed != 0 && c.Free(), flags&umrMustBeMine != 0 && c.QPN() != anyQPN && c.QPN() != who.qpn:
 		return false
-	case mask&umrPD != 0 && src.PD() != c.PD() && (!kernel || !h.movePD(c.PD(), src.PD())):
+	case !kernel && c.AccessMode10()|c.AccessMode42()<<2 <= accessMTT && (len(list) > 0 || mask&umrPageSize != 0):
+		return false // pages are the kernel's affair, also those of keys that programs use
+	case mask&umrPD != 0 && src.PD() != c.PD() && !kernel:
 		return false
 	}
+	move := mask&umrPD != 0 && src.PD() != c.PD()
+	if move {
+		if to := h.pds.get(src.PD()); to == nil || !to.useAny() {
+			return false
+		}
+	}
 	if len(list) > 0 && !h.retranslate(m, list, offset*16) {
+		if move {
+			h.pds.get(src.PD()).unuse()
+		}
 		return false
+	}
+	if move {
+		h.pds.get(c.PD()).unuse()
 	}
 	mergeKey(c, src, mask, byte(key))
 	if mask&umrPageSize != 0 {
 		m.at.buf.shift = c.LogPageSize()
 	}
-	return true
-}
-
-// movePD moves a key's use from one domain to another.
-func (h *HCA) movePD(from, to uint32) bool {
-	dst := h.pds.get(to)
-	if dst == nil || !dst.useAny() {
-		return false
-	}
-	h.pds.get(from).unuse()
 	return true
 }
 

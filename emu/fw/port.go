@@ -141,18 +141,36 @@ func (h *HCA) serve() {
 			*r.queued() = false
 		}
 		p.mu.Unlock()
-		for i, f := range in {
-			h.receive(f)
-			in[i] = nil
-		}
+		in = h.receiveAll(in)
 		for i, r := range run {
 			if r.turn(h) {
 				h.wake(r)
 			}
 			run[i] = nil
+			in = h.receiveAll(p.arrived(in))
 		}
 		p.free.in, p.free.run = in, run
 	}
+}
+
+func (h *HCA) receiveAll(in [][]byte) [][]byte {
+	for i, f := range in {
+		h.receive(f)
+		in[i] = nil
+	}
+	return in[:0]
+}
+
+// arrived returns the frames that wait, for room in their place.
+func (p *port) arrived(room [][]byte) [][]byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.in) == 0 {
+		return room[:0]
+	}
+	in := p.in
+	p.in = room[:0]
+	return in
 }
 
 // shut ends the port's work, for ever.

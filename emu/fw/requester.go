@@ -177,12 +177,19 @@ func (e *endpoint) fetch(h *HCA) *request {
 	return w
 }
 
+// sending reports whether requests are on their way: in SQD those that have begun
+// are completed (IBTA specification, volume 1, 10.3.1.5).
+func (e *endpoint) sending() bool { return e.state == mlx5.StateRTS || e.state == mlx5.StateSQD }
+
 // request sends up to a turn's packets.
 func (e *endpoint) request(h *HCA) (more bool) {
 	r := &e.req
 	for budget := turnPackets; budget > 0; {
-		if r.rnrUntil != 0 || e.sq.broken || e.state != mlx5.StateRTS {
+		if r.rnrUntil != 0 || e.sq.broken || !e.sending() {
 			return false
+		}
+		if e.state == mlx5.StateSQD && (r.next == len(r.work) || r.work[r.next].packets == 0) {
+			return false // nothing begins
 		}
 		var w *request
 		if r.next < len(r.work) {
@@ -385,7 +392,7 @@ func (e *endpoint) restartTimer(h *HCA) {
 // expire is the timer: of a time-out, or of the wait after an RNR NAK.
 func (h *HCA) expire(e *endpoint) {
 	e.q.mu.Lock()
-	if !e.current() || e.state != mlx5.StateRTS {
+	if !e.current() || !e.sending() {
 		e.q.mu.Unlock()
 		return
 	}
@@ -433,7 +440,7 @@ func (e *endpoint) progress(h *HCA) {
 func (e *endpoint) acknowledge(h *HCA, end uint32) (gap bool) {
 	r := &e.req
 	moved := false
-	for len(r.work) > 0 && r.work[0].packets > 0 && e.state == mlx5.StateRTS {
+	for len(r.work) > 0 && r.work[0].packets > 0 && e.sending() {
 		w := r.work[0]
 		if w.answered() {
 			gap = psnDiff(end, w.first) > 0
@@ -464,7 +471,7 @@ func (e *endpoint) acknowledge(h *HCA, end uint32) (gap bool) {
 // answered takes a response.
 func (e *endpoint) answered(h *HCA, k *packet) {
 	r := &e.req
-	if e.state != mlx5.StateRTS || !r.outstanding() || psnDiff(k.psn, r.una) < 0 || psnDiff(k.psn, r.sent) >= 0 {
+	if !e.sending() || !r.outstanding() || psnDiff(k.psn, r.una) < 0 || psnDiff(k.psn, r.sent) >= 0 {
 		return
 	}
 	switch k.op &^ transportMask {

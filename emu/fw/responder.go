@@ -78,6 +78,10 @@ func (p *responder) limits(c mlx5.QPC) {
 	p.most = 1 << c.LogRRAMax()
 }
 
+// maxJobs bounds the responses that wait: beyond what READs, atomics and the
+// acknowledgements between them can be, the other end sends faster than is right.
+const maxJobs = 512
+
 // outcome is what a packet came to.
 type outcome uint8
 
@@ -92,8 +96,8 @@ const (
 // requested takes a request of RC.
 func (e *endpoint) requested(h *HCA, k *packet) {
 	p := &e.rsp
-	if p.fatal {
-		return
+	if p.fatal || len(p.jobs) >= maxJobs {
+		return // as if it had been lost: the other end sends it again
 	}
 	switch d := psnDiff(k.psn, p.psn); {
 	case d > 0:

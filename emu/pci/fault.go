@@ -371,7 +371,8 @@ type armed struct {
 }
 
 // Inject arms a fault. One that waits for nothing happens before it returns.
-// What is armed outlives resets, and commands are counted across them.
+// What is armed outlives resets, and commands are counted across them; it
+// ends when the function is plugged in or pulled out.
 func (f *Function) Inject(x Fault) error {
 	if err := x.check(); err != nil {
 		return fmt.Errorf("%w %v: %w", ErrFault, x, err)
@@ -387,10 +388,45 @@ func (f *Function) Inject(x Fault) error {
 		return nil
 	}
 	if x.After > 0 {
-		time.AfterFunc(x.After, func() { f.happen(x) })
+		f.later(x.After, func() {
+			if err := f.happen(x); err != nil {
+				f.config.Log("%v", err)
+			}
+		})
 		return nil
 	}
 	return f.happen(x)
+}
+
+// later calls do after a time, unless the function is plugged in or pulled out
+// before that.
+func (f *Function) later(after time.Duration, do func()) {
+	f.faults.Lock()
+	defer f.faults.Unlock()
+	stay := f.stay
+	var t *time.Timer
+	t = time.AfterFunc(after, func() {
+		f.faults.Lock()
+		there := f.stay == stay
+		delete(f.timers, t)
+		f.faults.Unlock()
+		if there {
+			do()
+		}
+	})
+	f.timers[t] = struct{}{}
+}
+
+// disarm takes back all that is armed.
+func (f *Function) disarm() {
+	f.faults.Lock()
+	defer f.faults.Unlock()
+	f.stay++
+	f.armed = nil
+	for t := range f.timers {
+		t.Stop()
+	}
+	clear(f.timers)
 }
 
 // meet counts a command for all faults and returns those whose turn it is.
@@ -446,7 +482,7 @@ func (f *Function) unplug(back time.Duration) {
 	f.gone = true
 	f.replace()
 	if back > 0 {
-		time.AfterFunc(back, f.replug)
+		f.later(back, f.replug)
 	}
 }
 

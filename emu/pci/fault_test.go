@@ -5,6 +5,7 @@ package pci
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -296,5 +297,31 @@ func TestTimeouts(t *testing.T) {
 	}
 	if _, err := New(Config{HealthPoll: time.Microsecond}); err == nil {
 		t.Error("a health poll of less than a millisecond")
+	}
+}
+
+// What was to happen after a time does not happen to a function that was pulled
+// out, nor early to one that was plugged in again, and leaves no timer.
+func TestDetachDisarms(t *testing.T) {
+	var killed atomic.Int32
+	d := newDriver(t, Config{Kill: func() { killed.Add(1) }, Faults: []Fault{mustFault(t, "kill:after=1h")}})
+	d.inject("unplug:for=1h")
+	d.inject("health:syndrome=1,after=1h")
+	timers := func() int {
+		d.f.faults.Lock()
+		defer d.f.faults.Unlock()
+		return len(d.f.timers)
+	}
+	if got := timers(); got != 3 {
+		t.Errorf("%d timers, want 3", got)
+	}
+	d.f.Attach(d.m)
+	if got := timers(); got != 1 {
+		t.Errorf("%d timers after the function was plugged in again, want 1", got)
+	}
+	d.inject("kill:op=NOP")
+	d.f.Detach()
+	if got := timers(); got != 0 || len(d.f.armed) != 0 || killed.Load() != 0 {
+		t.Errorf("%d timers and %d faults after it was pulled out, killed %d times", got, len(d.f.armed), killed.Load())
 	}
 }

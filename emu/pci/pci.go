@@ -85,6 +85,8 @@ type Function struct {
 
 	faults sync.Mutex // of armed; taken last
 	armed  []*armed
+	timers map[*time.Timer]struct{} // of what happens after a time
+	stay   int                      // how often it was plugged in or pulled out
 }
 
 // New makes a function that is plugged into nothing.
@@ -119,7 +121,7 @@ func New(c Config) (*Function, error) {
 	if c.Log == nil {
 		c.Log = func(string, ...any) {}
 	}
-	f := &Function{config: c}
+	f := &Function{config: c, timers: map[*time.Timer]struct{}{}}
 	for f.logCmd = 1; 1<<f.logCmd-1 < p.Slots; f.logCmd++ {
 	}
 	f.space.init(c.MAC)
@@ -146,10 +148,8 @@ func (f *Function) Attach(h Host) {
 	f.host = h
 	f.gone = false
 	f.renew("attached")
+	f.disarm()
 	f.mu.Unlock()
-	f.faults.Lock()
-	f.armed = nil
-	f.faults.Unlock()
 	for _, x := range f.config.Faults {
 		if err := f.Inject(x); err != nil {
 			f.config.Log("%v", err)
@@ -163,6 +163,7 @@ func (f *Function) Detach() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.host = nil
+	f.disarm()
 	f.renew("detached")
 }
 
