@@ -159,7 +159,8 @@ func (r *MR) Addr() uint64 { return r.mem.Addr() }
 // Close takes the registration back and unmaps the memory. A second call does
 // nothing.
 func (r *MR) Close() error {
-	if _, err := r.obj.close(); err != nil {
+	closed, err := r.obj.close()
+	if !closed { // also by a call that is under way: the memory is still registered
 		return err
 	}
 	return r.mem.Free()

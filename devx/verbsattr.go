@@ -233,8 +233,10 @@ func verbsMasks(r *mlx5.Rule) (required, optional AttrMask) {
 	if r.Op == mlx5.OpRST2INIT {
 		optional &^= MaskPathMigState
 	}
-	switch r.Op {
-	case mlx5.OpRTR2RTS, mlx5.OpRTS2RTS, mlx5.OpSQERR2RTS:
+	switch {
+	case r.Op == mlx5.OpSQERR2RTS && r.ST == mlx5.STRC:
+		optional = 0 // the driver's table has attributes here, the kernel's has none, not even CUR_STATE
+	case r.Op == mlx5.OpRTR2RTS || r.Op == mlx5.OpRTS2RTS || r.Op == mlx5.OpSQERR2RTS:
 		optional |= MaskCurState
 	}
 	return required, optional &^ required
@@ -265,7 +267,13 @@ func verbsAttrs(cmd []byte, st mlx5.ServiceType) (a QPAttr, mask AttrMask, err e
 		return a, 0, fmt.Errorf("devx: %s (%s) is no transition", op, st)
 	}
 	a.State = r.To
-	mask, _ = verbsMasks(r)
+	mask, takes := verbsMasks(r)
+	if op == mlx5.OpSQERR2RTS && takes&MaskCurState != 0 {
+		// The device entered SQER by itself: the driver still remembers RTS, and would send RTS2RTS.
+		mask |= MaskCurState
+		a.CurState = mlx5.StateSQER
+	}
+	takes |= mask
 	switch {
 	case op == mlx5.Op2ERR || op == mlx5.Op2RST:
 		return a, mask, nil
@@ -275,7 +283,7 @@ func verbsAttrs(cmd []byte, st mlx5.ServiceType) (a QPAttr, mask AttrMask, err e
 	in := mlx5.RST2INITQPIn(cmd)
 	opt := mlx5.OptPar(in.OptParamMask())
 	for _, o := range optional {
-		if bits := o.opt & r.OptMask; opt&bits != 0 {
+		if bits := o.opt & r.OptMask; opt&bits != 0 && o.mask&takes != 0 {
 			mask |= o.mask
 			opt &^= bits
 		}

@@ -41,7 +41,9 @@ func TestVerbsMasks(t *testing.T) {
 		{mlx5.OpRTR2RTS, mlx5.STUC, "STATE|SQ_PSN", "CUR_STATE|ACCESS_FLAGS|PATH_MIG_STATE"},
 		{mlx5.OpRTR2RTS, mlx5.STUD, "STATE|SQ_PSN", "CUR_STATE|QKEY"},
 		{mlx5.OpRTS2RTS, mlx5.STRC, "STATE", "CUR_STATE|ACCESS_FLAGS|MIN_RNR_TIMER|PATH_MIG_STATE"},
+		{mlx5.OpSQERR2RTS, mlx5.STRC, "STATE", "0"},
 		{mlx5.OpSQERR2RTS, mlx5.STUC, "STATE", "CUR_STATE|ACCESS_FLAGS"},
+		{mlx5.OpSQERR2RTS, mlx5.STUD, "STATE", "CUR_STATE|QKEY"},
 		{mlx5.Op2ERR, mlx5.STRC, "STATE", "0"},
 		{mlx5.Op2RST, mlx5.STUD, "STATE", "0"},
 	} {
@@ -74,7 +76,11 @@ func TestVerbsAttrs(t *testing.T) {
 			}},
 		{"UD to RTR", encoded(t, mlx5.INIT2RTR{QKey: mlx5.Set(5)}, mlx5.STUD), mlx5.STUD, "STATE|QKEY", func(a devx.QPAttr) bool { return a.QKey == 5 }},
 		{"RTS2RTS", encoded(t, mlx5.RTS2RTS{PMState: mlx5.Set(0)}, mlx5.STRC), mlx5.STRC, "STATE|PATH_MIG_STATE", func(a devx.QPAttr) bool { return a.PathMigState == devx.MigArmed }},
-		{"SQERR2RTS", encoded(t, mlx5.SQERR2RTS{MinRNRNak: mlx5.Set(3)}, mlx5.STRC), mlx5.STRC, "STATE|MIN_RNR_TIMER", func(a devx.QPAttr) bool { return a.MinRNRTimer == 3 && a.State == mlx5.StateRTS }},
+		{"SQERR2RTS", encoded(t, mlx5.SQERR2RTS{QKey: mlx5.Set(uint32(3))}, mlx5.STUD), mlx5.STUD, "STATE|CUR_STATE|QKEY",
+			func(a devx.QPAttr) bool {
+				return a.QKey == 3 && a.CurState == mlx5.StateSQER && a.State == mlx5.StateRTS
+			}},
+		{"SQERR2RTS of an RC QP", encoded(t, mlx5.SQERR2RTS{}, mlx5.STRC), mlx5.STRC, "STATE", func(a devx.QPAttr) bool { return a.State == mlx5.StateRTS && a.CurState == 0 }},
 		{"2RST", encoded(t, mlx5.ToRST{}, mlx5.STRC), mlx5.STRC, "STATE", func(a devx.QPAttr) bool { return a == devx.QPAttr{} }},
 	} {
 		a, mask, err := devx.VerbsAttrs(c.cmd, c.st)
@@ -110,6 +116,7 @@ func TestVerbsLack(t *testing.T) {
 		{encoded(t, mlx5.INIT2RTR{MTU: mlx5.Set(mlx5.MTU1024)}, mlx5.STUD), mlx5.STUD, "mtu of a UD"},
 		{foreign, mlx5.STRC, "opt_param_mask"},
 		{misplaced, mlx5.STUD, "opt_param_mask"},
+		{encoded(t, mlx5.SQERR2RTS{MinRNRNak: mlx5.Set(3)}, mlx5.STRC), mlx5.STRC, "opt_param_mask"},
 		{encoded(t, init, mlx5.STRC)[:100], mlx5.STRC, "has 272 bytes, not 100"},
 		{noTransition, mlx5.STRC, "is no transition"},
 	} {

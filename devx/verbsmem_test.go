@@ -12,6 +12,7 @@ import (
 	"devxlab.example/devx"
 	"devxlab.example/devx/abi"
 	"devxlab.example/devx/devxtest"
+	"devxlab.example/internal/usermem"
 	"devxlab.example/mlx5"
 )
 
@@ -126,4 +127,30 @@ func TestVerbsConcurrency(t *testing.T) {
 	begun.Wait()
 	must(t, d.Close())
 	all.Wait()
+}
+
+// A second Close while the first one's DEREG_MR is under way leaves the memory
+// alone.
+func TestMRClosedTwiceAtOnce(t *testing.T) {
+	r := &recorder{}
+	d := stub(t, r)
+	pd, err := d.VerbsPD()
+	must(t, err)
+	mr, err := d.MR(pd, 1, 0)
+	must(t, err)
+	mapped := false
+	r.fail(func(c devxtest.Command) unix.Errno {
+		if c.Method.Name == "DEREG_MR" {
+			must(t, mr.Close())
+			_, mapped = usermem.Resolve(mr.Addr(), 1)
+		}
+		return 0
+	})
+	must(t, mr.Close())
+	if !mapped {
+		t.Error("the memory was unmapped while it was registered")
+	}
+	if _, mapped := usermem.Resolve(mr.Addr(), 1); mapped {
+		t.Error("it is still mapped")
+	}
 }

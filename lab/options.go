@@ -125,6 +125,8 @@ func (o *Options) check() error {
 		return bad("%d MiB of memory: %d to %d", o.MemMB, minMemMB, maxMemMB)
 	case o.Devices < 0 || o.Devices+len(o.Sockets) > maxDevices:
 		return bad("%d devices: 0 to %d", o.Devices+len(o.Sockets), maxDevices)
+	case o.Devices == 0 && (o.Wire != "" || o.Tap != "" || o.Profile != "" || len(o.Faults) > 0):
+		return bad("wire, tap, profile and faults are of HCAs that the machine starts itself, and it starts none: give them to the devxlab emu that serves the socket")
 	case o.Timeout < 0:
 		return bad("time limit %v: above 0", o.Timeout)
 	case o.Accel != AccelAuto && o.Accel != AccelKVM && o.Accel != AccelTCG:

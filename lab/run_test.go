@@ -172,6 +172,7 @@ func TestOptions(t *testing.T) {
 		"memory":       {MemMB: 16},
 		"devices":      {Devices: 9},
 		"time limit":   {Timeout: -1},
+		"that serves":  {Sockets: []string{"/not/there"}, Wire: "loss=1%"},
 		"accelerator":  {Accel: "xen"},
 		"image":        {Image: "huge"},
 		"without --":   {Append: "quiet -- sh"},

@@ -155,9 +155,12 @@ func (a *asker) events() error {
 	}
 	defer c.Close()
 	for typ := range mlx5.EventType(0x40) {
-		for what, about := range map[string]devx.Subject{"the device": nil, "a QP": q} {
-			err := c.Subscribe(1, about, typ)
-			a.note(words(err), "events of type %#x of %s", int(typ), what)
+		for _, s := range []struct {
+			of    string
+			about devx.Subject
+		}{{"the device", nil}, {"a QP", q}} {
+			err := c.Subscribe(1, s.about, typ)
+			a.note(words(err), "events of type %#x of %s", int(typ), s.of)
 			if a.gone(err) {
 				return err
 			}

@@ -95,3 +95,20 @@ func TestQuestionsAreDistinct(t *testing.T) {
 		t.Errorf("%d questions", len(a))
 	}
 }
+
+// The order of the questions is always the same, since an answer may depend on
+// what was asked before.
+func TestOrder(t *testing.T) {
+	questions := func() (all []string) {
+		for _, a := range ask(t, "emu:") {
+			all = append(all, a.Question)
+		}
+		return all
+	}
+	first, second := questions(), questions()
+	for i, q := range first {
+		if i >= len(second) || second[i] != q {
+			t.Fatalf("question %d of %d: %s, and the second time another", i, len(first), q)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -78,7 +79,7 @@ func (c emuCmd) Run(e *env) (err error) {
 	ctx, stop := context.WithCancel(e.ctx)
 	defer stop()
 	var cards []*pci.Function
-	var left sync.WaitGroup // cards that had a client, and have none
+	busy := clients{stop: stop, never: len(c.Socket)}
 	for i := range c.Socket {
 		f, err := pci.New(config)
 		if err != nil {
@@ -97,7 +98,10 @@ func (c emuCmd) Run(e *env) (err error) {
 			_ = l.Close()
 		}
 	}()
-	for _, path := range c.Socket {
+	for i, path := range c.Socket {
+		if slices.Contains(c.Socket[:i], path) {
+			return usageError{fmt.Errorf("--socket %s stands there twice: each card has one of its own", path)}
+		}
 		listener, err := listen(path)
 		if err != nil {
 			return err
@@ -117,17 +121,13 @@ func (c emuCmd) Run(e *env) (err error) {
 	for i, f := range cards {
 		var function vfiouser.Function = f
 		if c.Once {
-			left.Add(1)
-			function = &onceFunction{Function: f, gone: left.Done}
+			function = &onceFunction{Function: f, all: &busy}
 		}
 		server := vfiouser.Server{Function: function, Log: func(err error) {
 			l.Print(err)
 			fmt.Fprintln(e.err, "devxlab emu:", err)
 		}}
 		go func() { ended <- server.Serve(ctx, listeners[i]) }()
-	}
-	if c.Once {
-		go func() { left.Wait(); stop() }()
 	}
 	for range cards {
 		serr := <-ended
@@ -139,16 +139,40 @@ func (c emuCmd) Run(e *env) (err error) {
 	return err
 }
 
-// onceFunction tells when its first client is gone.
+// clients counts those of all cards, and ends the program when the last one is
+// gone and each card has had one.
+type clients struct {
+	mu    sync.Mutex
+	now   int // that are there
+	never int // cards that have had none
+	stop  func()
+}
+
+// onceFunction counts its clients.
 type onceFunction struct {
 	*pci.Function
-	once sync.Once
-	gone func()
+	all *clients
+	had bool
+}
+
+func (f *onceFunction) Attach(h vfiouser.Host) {
+	f.all.mu.Lock()
+	f.all.now++
+	if !f.had {
+		f.had = true
+		f.all.never--
+	}
+	f.all.mu.Unlock()
+	f.Function.Attach(h)
 }
 
 func (f *onceFunction) Detach() {
 	f.Function.Detach()
-	f.once.Do(f.gone)
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	if f.all.now--; f.all.now == 0 && f.all.never == 0 {
+		f.all.stop()
+	}
 }
 
 func (c emuCmd) config() (pci.Config, error) {

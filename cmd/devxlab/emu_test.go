@@ -108,6 +108,59 @@ func TestEmuControl(t *testing.T) {
 	}
 }
 
+// With --once a client that comes back keeps the cards of both alive.
+func TestEmuOnce(t *testing.T) {
+	dir := t.TempDir()
+	c := emuCmd{Socket: []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}, Profile: "zero", Once: true, Log: filepath.Join(dir, "log")}
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- c.Run(&env{ctx: t.Context(), out: w, err: io.Discard}) }()
+	if _, err := r.Read(make([]byte, 200)); err != nil {
+		t.Fatal(err)
+	}
+	first := client(t, c.Socket[0])
+	_ = first.Close()
+	second, other := client(t, c.Socket[0]), client(t, c.Socket[1]) // the server takes one after the other
+	_ = other.Close()
+	other = client(t, c.Socket[1]) // so the server has seen that its first one is gone
+	_ = other.Close()
+	if err := exchange(second); err != nil {
+		t.Errorf("a client that came back lost its card: %v", err)
+	}
+	_ = second.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// client is one that the server has answered.
+func client(t *testing.T, socket string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	if err == nil {
+		// VFIO_USER_VERSION, 0.0, without capabilities: only then is it a client.
+		_, err = c.Write([]byte{0, 0, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	}
+	if err == nil {
+		_, err = c.Read(make([]byte, 64))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// exchange asks for the device's properties (VFIO_USER_DEVICE_GET_INFO).
+func exchange(c net.Conn) error {
+	ask := make([]byte, 32)
+	copy(ask, []byte{1, 0, 4, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16})
+	_, err := c.Write(ask)
+	if err == nil {
+		_, err = c.Read(make([]byte, 64))
+	}
+	return err
+}
+
 func TestEmuErrors(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -126,6 +179,7 @@ func TestEmuErrors(t *testing.T) {
 		{"emu --socket " + file + " --wire loss=1%", exitUsage, "give a second --socket"},
 		{"emu --socket " + file + " --tap x", exitUsage, "give a second --socket"},
 		{"emu --socket " + file + " --socket y --wire loss=2", exitUsage, "loss"},
+		{"emu --socket " + file + "2 --socket " + file + "2", exitUsage, "twice"},
 		{"emu --socket " + file + " --latency 2h", exitUsage, "above 1m5s"},
 		{"emu --socket " + file, exitFailed, "address already in use"},
 		{"emu --socket " + file + "/x --log " + file + "/y", exitFailed, "not a directory"},

@@ -125,8 +125,12 @@ func checkQP(c *lab.DriverCheck) (err error) {
 		if err := s.modify(); err != nil {
 			return err
 		}
-		if got, err := q.State(); err != nil || got != s.want {
-			return fmt.Errorf("QP %#x is in %v, not in %v: %w", q.Number(), got, s.want, err)
+		got, err := q.State()
+		if err != nil {
+			return err
+		}
+		if got != s.want {
+			return fmt.Errorf("QP %#x is in %v, not in %v", q.Number(), got, s.want)
 		}
 	}
 	return q.Close()
@@ -179,8 +183,11 @@ func checkLog(c *lab.DriverCheck) error {
 		if errors.Is(err, unix.EPIPE) {
 			continue // records that are no longer there
 		}
+		if errors.Is(err, unix.EAGAIN) {
+			break // that is all
+		}
 		if err != nil {
-			break
+			return fmt.Errorf("the kernel's log: %w", err)
 		}
 		m, ok := parseRecord(string(b[:n]))
 		if !ok || !m.driver() {
