@@ -52,6 +52,9 @@ func runRival(ctx context.Context, r *Run) (err error) {
 	if len(r.Options.Rival) == 0 {
 		return fmt.Errorf("bench: rival %w: --rival \"/path/to/modify %s\"; it is built by: cc -O2 -pthread -o modify bench/rival/modify.c -lmlx5 -libverbs", ErrNoRival, r.Device)
 	}
+	if r.emulated() {
+		return fmt.Errorf("bench: rival %w on the same device, and %s is inside this process: --device mlx5_0, on a card or in the lab", ErrNoRival, r.Device)
+	}
 	r.Params["rival"] = strings.Join(r.Options.Rival, " ")
 	r.Method = "Each sample: so many threads modify a queue pair of their own, INIT2INIT_QP, in one program and then in the other. Time per command of one thread."
 	bd, err := r.newBed(r.Device, rivalMost)

@@ -319,7 +319,9 @@ func (m *model) create(t *rapid.T, k kind, uid uint16) {
 		u.ref(kPD, q.PD())
 		u.ref(kCQ, q.CQNSnd())
 		u.ref(kCQ, q.CQNRcv())
-		u.ref(kUAR, q.UARPage())
+		if !q.NoSQ() || q.UARPage() != 0 {
+			u.ref(kUAR, q.UARPage())
+		}
 		need := uint64(0)
 		if q.RQType() == 0 {
 			need += 16 << q.LogRQStride() << q.LogRQSize()
