@@ -5,8 +5,10 @@ package fw
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"devxlab.example/mlx5"
 )
@@ -330,6 +332,17 @@ func eachEntry[T any, P interface {
 	each(t, func(_ uint32, p *T) { f(P(p).object()) })
 }
 
+// locks takes an object's lock. One whose holder has not let go after a while is
+// held for good; one of the port's goroutine, which may still have a turn, is not.
+func locks(e *entry) bool {
+	for end := time.Now().Add(10 * time.Second); !e.mu.TryLock(); runtime.Gosched() {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
 func auditTable[T any, P interface {
 	*T
 	holder
@@ -338,7 +351,7 @@ func auditTable[T any, P interface {
 	each(t, func(id uint32, p *T) {
 		e := P(p).object()
 		switch want := users[e]; {
-		case !e.mu.TryLock():
+		case !locks(e):
 			err = fmt.Errorf("%s %#x is locked", kind, id)
 			return
 		case e.refs != want || !e.live.Load() && want != 0:
