@@ -121,7 +121,7 @@ func TestEmuOnce(t *testing.T) {
 	first := client(t, c.Socket[0])
 	_ = first.Close()
 	second, other := client(t, c.Socket[0]), client(t, c.Socket[1]) // the server takes one after the other
-	if err := exchange(second); err != nil { // it is counted, which its first answer does not say
+	if err := exchange(second); err != nil {                        // it is counted, which its first answer does not say
 		t.Fatal(err)
 	}
 	_ = other.Close()
