@@ -107,6 +107,12 @@ func consoleFile(cache string, now time.Time) (*os.File, error) {
 			old = old[1:]
 		}
 	}
-	name := fmt.Sprintf("%s-%d.log", now.Format("20060102-150405.000"), os.Getpid())
-	return os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	for { // a process may begin several runs in one millisecond
+		name := fmt.Sprintf("%s-%d.log", now.Format("20060102-150405.000"), os.Getpid())
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+		if !errors.Is(err, fs.ErrExist) {
+			return f, err
+		}
+		now = now.Add(time.Millisecond)
+	}
 }

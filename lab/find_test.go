@@ -239,8 +239,15 @@ func TestConsoleFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for range 2 { // at once
+		f, err := consoleFile(dir, start.Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+	}
 	left, err := filepath.Glob(filepath.Join(dir, "console/*.log"))
-	if err != nil || len(left) != 50 || !strings.Contains(left[49], "20260102-030504") {
+	if err != nil || len(left) != 50 || !strings.Contains(left[49], "20260102-040405.001") {
 		t.Errorf("%d, %v", len(left), err)
 	}
 }
