@@ -38,7 +38,7 @@ var rival = Experiment{
 const (
 	rivalPairs  = 20
 	rivalMost   = 32
-	rivalSample = 200 * time.Millisecond // about what a sample lasts
+	rivalSample = 500 * time.Millisecond // about what a sample lasts
 	rivalLeast  = 4                      // modifications of each thread in a sample
 )
 

@@ -20,6 +20,7 @@ import (
 type Device struct {
 	info       Info
 	file       File
+	kernel     bool // file is the kernel's
 	fileTraces bool
 	writer     writer // nil: no verbs
 	verbsPath  VerbsPath
@@ -72,6 +73,7 @@ func Open(name string, opts ...Option) (*Device, error) {
 		o(d)
 	}
 	d.writer, _ = file.(writer)
+	_, d.kernel = file.(*kernelFile)
 	if t, ok := file.(tracer); ok && d.trace != nil {
 		t.Trace(d.trace)
 		d.fileTraces = true

@@ -5,6 +5,7 @@ package devx
 import (
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,7 +40,17 @@ type Submitter struct {
 	out   []byte
 	attrs int
 	small int // bytes of the small results in use
+	calls int
 }
+
+// yieldEvery is after how many calls a submitter lets the scheduler in. Go's
+// monitor takes the processor from a goroutine that was not scheduled for 10 ms
+// as soon as it is in a system call (sysmon and retake in runtime/proc.go), and
+// from then on in every call: two more context switches for each command. A
+// goroutine that was scheduled in time keeps its processor as long as another
+// is idle, so GOMAXPROCS should be greater than the number of submitters.
+// Yielding has a price too, so not each time.
+const yieldEvery = 8
 
 // NewSubmitter returns a submitter of its own for a long-lived goroutine.
 func (d *Device) NewSubmitter() (*Submitter, error) {
@@ -121,9 +132,18 @@ func (s *Submitter) result(id uint16, n int) []byte {
 	return s.hdr[at : at+8]
 }
 
+// yield lets the scheduler in before one of yieldEvery system calls. The
+// emulated device's are none.
+func (s *Submitter) yield() {
+	if s.calls++; s.d.kernel && s.calls%yieldEvery == 0 {
+		runtime.Gosched()
+	}
+}
+
 // call issues the ioctl. ErrClosed is returned, and nothing was sent, if the
 // device was closed.
 func (s *Submitter) call() (unix.Errno, error) {
+	s.yield()
 	if !s.d.enter() {
 		return 0, s.d.closedError()
 	}

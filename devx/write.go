@@ -117,6 +117,7 @@ func (s *Submitter) plainWrite(m *abi.WriteMethod) (unix.Errno, error) {
 			*request[uint64](s, m) = s.slab.Addr() + slabOut
 		}
 	}
+	s.yield()
 	if !s.d.enter() {
 		return 0, s.d.closedError()
 	}
