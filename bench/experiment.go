@@ -5,6 +5,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -68,14 +69,51 @@ func room(d *devx.Device, offered, n int) error {
 // locked, in bytes: a page of its own (devx.NewQP).
 const pinnedPerQP = 4096
 
+// keptPerQP is what else a queue pair takes, in bytes: 0.6 KiB in the kernel's
+// slabs (measured on Linux 6.1), and this program's own.
+const keptPerQP = 2048
+
 // lockable reports an error if the kernel would refuse to lock the memory of n
-// queue pairs (RLIMIT_MEMLOCK, getrlimit(2)): better now than after half an hour.
+// queue pairs (RLIMIT_MEMLOCK, getrlimit(2)), or has too little of it
+// (MemAvailable, proc_meminfo(5)) and would end a program to get more: better
+// now than after half an hour.
 func (r *Run) lockable(n int) error {
+	if r.emulated() {
+		return nil
+	}
+	if free, known := memAvailable("/proc/meminfo"); known {
+		if err := memoryError(n, free); err != nil {
+			return err
+		}
+	}
 	var limit unix.Rlimit
-	if r.emulated() || unix.Geteuid() == 0 || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil {
+	if unix.Geteuid() == 0 || unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil {
 		return nil
 	}
 	return lockError(n, limit.Cur)
+}
+
+// memAvailable returns the bytes that new programs can have.
+func memAvailable(file string) (bytes uint64, known bool) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "MemAvailable: %d kB", &bytes); err == nil {
+			return bytes << 10, true
+		}
+	}
+	return 0, false
+}
+
+func memoryError(n int, free uint64) error {
+	need := uint64(n) * (pinnedPerQP + keptPerQP)
+	if need <= free {
+		return nil
+	}
+	return fmt.Errorf("bench: %s queue pairs need about %d MiB of memory and %d MiB are free: for c1, --max-qp %d asks for fewer (in the lab, --mem gives the machine more)",
+		count(n), need>>20, free>>20, free/(pinnedPerQP+keptPerQP))
 }
 
 func lockError(n int, limit uint64) error {

@@ -37,12 +37,12 @@ var rival = Experiment{
 
 const (
 	rivalPairs  = 20
-	rivalMost   = 32
+	rivalMost   = 62
 	rivalSample = 500 * time.Millisecond // about what a sample lasts
 	rivalLeast  = 4                      // modifications of each thread in a sample
 )
 
-// rivalThreads are one, some, the slots of the command queue, and one more.
+// rivalThreads are one, some, the slots of the command queue, and twice that.
 var rivalThreads = []int{1, 8, c6Claimed, rivalMost}
 
 // ErrNoRival is in the error of a run that was not told whom to compare with.

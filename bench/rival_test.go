@@ -27,7 +27,7 @@ func TestRival(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range []string{"1", "8", "31", "32"} {
+	for _, n := range []string{"1", "8", "31", "62"} {
 		theirs := r.SeriesOf("rival/threads=" + n)
 		c := r.ComparisonOf("go/threads="+n, "rival/threads="+n)
 		if theirs == nil || Median(theirs.Samples) != 1e9 || len(theirs.Samples) != MinPairs || c == nil || c.Ratio.Answer != Better {

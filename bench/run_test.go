@@ -420,6 +420,27 @@ func TestLockError(t *testing.T) {
 	}
 }
 
+// A queue pair takes 6 KiB of the machine's memory.
+func TestMemoryError(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "meminfo")
+	if err := os.WriteFile(file, []byte("MemTotal:  9 kB\nMemAvailable:     6144 kB\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	free, known := memAvailable(file)
+	if free != 6<<20 || !known {
+		t.Errorf("%d bytes, %v", free, known)
+	}
+	if _, known := memAvailable(file + "x"); known {
+		t.Error("a file that is not there says how much is free")
+	}
+	if err := memoryError(1024, free); err != nil {
+		t.Error(err)
+	}
+	if err := memoryError(1025, free); err == nil || !strings.Contains(err.Error(), "--max-qp 1024") {
+		t.Error(err)
+	}
+}
+
 // The three answers.
 func TestC6Verdict(t *testing.T) {
 	scattered := func() (s []float64) {
