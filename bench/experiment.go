@@ -113,7 +113,7 @@ func memoryError(n int, free uint64) error {
 		return nil
 	}
 	return fmt.Errorf("bench: %s queue pairs need about %d MiB of memory and %d MiB are free: for c1, --max-qp %d asks for fewer (in the lab, --mem gives the machine more)",
-		count(n), need>>20, free>>20, free/(pinnedPerQP+keptPerQP))
+		count(n), need>>20, free>>20, free/(pinnedPerQP+keptPerQP)*recordsPerPage/(recordsPerPage+1))
 }
 
 func lockError(n int, limit uint64) error {

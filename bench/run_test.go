@@ -436,7 +436,7 @@ func TestMemoryError(t *testing.T) {
 	if err := memoryError(1024, free); err != nil {
 		t.Error(err)
 	}
-	if err := memoryError(1025, free); err == nil || !strings.Contains(err.Error(), "--max-qp 1024") {
+	if err := memoryError(1025, free); err == nil || !strings.Contains(err.Error(), "--max-qp 1008") {
 		t.Error(err)
 	}
 }
