@@ -37,6 +37,7 @@ var may = map[string][]string{
 	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/usermem"},
 	"emu/pci":                {"mlx5", "emu/fw"},
 	"emu/vfiouser":           {},
+	"cm/roce":                {},
 	"verify":                 {"mlx5", "devx"},
 	"bench":                  {"mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
 	"bench/report":           {"bench"},
