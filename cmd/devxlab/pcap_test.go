@@ -77,7 +77,7 @@ func TestPcap(t *testing.T) {
 // What was read before the damage is shown, and the exit code says so.
 func TestPcapDamaged(t *testing.T) {
 	b := labCapture(t)
-	code, out, errOut := devxlab(b[:len(b)/2+3], "pcap", "--totals", "-")
+	code, out, errOut := devxlab(b[:len(b)*9/10+1], "pcap", "--totals", "-")
 	if code != exitFailed || !strings.Contains(out, "disconnected") || !strings.Contains(errOut, "cut off or damaged there; what was read before is shown") {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)
 	}
