@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package headergen makes the generated files of packages mlx5 and devx/abi
-// from the kernel headers that a distribution installs.
+// Package headergen makes the generated files of packages mlx5, devx/abi and
+// cm/roce from the kernel headers that a distribution installs.
 //
 // The result is committed, so that users need no headers; a test of each
 // package makes it again and compares.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Command cmd writes the generated files of a package: cmd mlx5|abi DIR.
+// Command cmd writes the generated files of a package: cmd mlx5|abi|cm DIR.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) != 2 {
-		return fmt.Errorf("usage: headergen mlx5|abi DIR")
+		return fmt.Errorf("usage: headergen mlx5|abi|cm DIR")
 	}
 	var files map[string][]byte
 	var err error
@@ -33,6 +33,8 @@ func run(args []string) error {
 		files, err = headergen.MLX5(string(overlay))
 	case "abi":
 		files, err = headergen.ABI()
+	case "cm":
+		files, err = headergen.CM()
 	default:
 		err = fmt.Errorf("unknown package %q", args[0])
 	}

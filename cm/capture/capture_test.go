@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package capture
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/google/gopacket/pcapgo"
+
+	"devxlab.example/cm/roce"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mixed is a capture of the lab: rping, cmtime with 50 connections, ucmatose with
+// 5, udaddy, and a client of a port where nobody listens, besides other traffic.
+func mixed(t testing.TB) []byte {
+	t.Helper()
+	f, err := os.Open("../roce/testdata/mixed.pcapng.gz")
+	must(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	must(t, err)
+	b, err := io.ReadAll(z)
+	must(t, err)
+	return b
+}
+
+func follow(t testing.TB, r io.Reader) (*Follower, error) {
+	t.Helper()
+	c, err := NewReader(r)
+	if err != nil {
+		return nil, err
+	}
+	f := NewFollower()
+	for {
+		p, err := c.Next()
+		if errors.Is(err, io.EOF) {
+			return f, nil
+		}
+		if err != nil {
+			return f, err
+		}
+		f.Add(p)
+	}
+}
+
+func states(f *Follower) map[string]int {
+	n := map[string]int{}
+	for _, c := range f.Connections() {
+		n[c.State()]++
+	}
+	return n
+}
+
+func TestMixed(t *testing.T) {
+	f, err := follow(t, bytes.NewReader(mixed(t)))
+	must(t, err)
+	if n := states(f); n["disconnected"] != 56 || n["service found"] != 1 || n["rejected by the server: "+roce.RejectInvalidServiceID.String()] != 1 || len(n) != 3 {
+		t.Errorf("%v", n)
+	}
+	if want := (Counts{Frames: 1408, RoCE: 1400, CM: 284}); f.Counts != want || len(f.Notes) != 0 {
+		t.Errorf("%+v, %q", f.Counts, f.Notes)
+	}
+	for _, c := range f.Connections() {
+		if c.Established() && (c.ClientQPN == 0 || c.ServerQPN == 0 || c.REP.Time.Before(c.REQ.Time) || c.RTU.Time.Before(c.REP.Time) || c.Repeats() != 0 || c.Copies() != 0) {
+			t.Errorf("%+v", c)
+		}
+	}
+	if c := f.Connections()[0]; Name(c.Service) != "tcp/7174" || c.Client.String() != "192.168.7.1" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// wire makes packets of a conversation between two addresses.
+type wire struct {
+	t   testing.TB
+	now time.Time
+	psn uint32
+	out []Frame
+	v1  bool
+}
+
+var (
+	client = roce.GID{10: 0xff, 0xff, 10, 0, 0, 1}
+	server = roce.GID{10: 0xff, 0xff, 10, 0, 0, 2}
+)
+
+func (w *wire) send(from, to roce.GID, trans uint64, attr roce.Attribute, m gopacket.SerializableLayer) {
+	w.t.Helper()
+	w.now = w.now.Add(time.Millisecond)
+	w.psn++
+	eth := &layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, DstMAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, EthernetType: layers.EthernetTypeIPv4}
+	in := []gopacket.SerializableLayer{eth}
+	if w.v1 {
+		eth.EthernetType = roce.EtherType
+		in = append(in, &roce.GRH{IPVer: 6, NextHeader: roce.NextHeaderBTH, SGID: from, DGID: to})
+	} else {
+		ip := &layers.IPv4{Version: 4, IHL: 5, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice()}
+		udp := &layers.UDP{SrcPort: 0xc000, DstPort: roce.UDPPort}
+		must(w.t, udp.SetNetworkLayerForChecksum(ip))
+		in = append(in, ip, udp)
+	}
+	in = append(in, &roce.BTH{Opcode: roce.UD | roce.SendOnly, DestQP: roce.GSI, PKey: 0xffff, PSN: w.psn}, &roce.DETH{QKey: 0x80010000, SrcQP: roce.GSI},
+		&roce.MAD{BaseVersion: 1, MgmtClass: roce.ClassCM, ClassVersion: roce.CMVersion, Method: 3, TransactionID: trans, AttributeID: attr}, m)
+	buf := gopacket.NewSerializeBuffer()
+	must(w.t, gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, in...))
+	must(w.t, roce.SetICRC(buf.Bytes()[14:]))
+	w.out = append(w.out, Frame{Time: w.now, Data: bytes.Clone(buf.Bytes()), First: layers.LayerTypeEthernet})
+}
+
+// again has the last packet come a second time.
+func (w *wire) again() { w.out = append(w.out, w.out[len(w.out)-1]) }
+
+func (w *wire) follow() *Follower {
+	f := NewFollower()
+	for _, p := range w.out {
+		f.Add(p)
+	}
+	return f
+}
+
+const (
+	cid = 0x1111
+	sid = 0x2222
+)
+
+// Each conversation, and what is said of it.
+func TestConversations(t *testing.T) {
+	req := func(w *wire) {
+		w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid, ServiceID: roce.ServiceID(roce.PortSpaceTCP, 18515), LocalQPN: 7})
+	}
+	rep := func(w *wire) {
+		w.send(server, client, 1, roce.AttrREP, &roce.REP{LocalCommID: sid, RemoteCommID: cid, LocalQPN: 8})
+	}
+	rtu := func(w *wire) {
+		w.send(client, server, 1, roce.AttrRTU, &roce.RTU{LocalCommID: cid, RemoteCommID: sid})
+	}
+	for name, c := range map[string]struct {
+		talk          func(w *wire)
+		state         string
+		again, copies int
+		unmatched     int
+	}{
+		"whole": {func(w *wire) {
+			req(w)
+			rep(w)
+			rtu(w)
+			w.send(client, server, 2, roce.AttrDREQ, &roce.DREQ{LocalCommID: cid, RemoteCommID: sid})
+			w.send(server, client, 2, roce.AttrDREP, &roce.DREP{LocalCommID: sid, RemoteCommID: cid})
+		}, "disconnected", 0, 0, 0},
+		"open":   {func(w *wire) { req(w); rep(w); rtu(w) }, "established", 0, 0, 0},
+		"no REP": {func(w *wire) { req(w); req(w); req(w) }, "no answer", 2, 0, 0},
+		"REQ lost after the first": {func(w *wire) {
+			req(w)
+			w.again()
+			req(w)
+			rep(w)
+			w.again()
+			rtu(w)
+		}, "established", 1, 2, 0},
+		"no RTU": {func(w *wire) { req(w); rep(w); rep(w) }, "accepted, no RTU", 1, 0, 0},
+		"MRA": {func(w *wire) {
+			req(w)
+			w.send(server, client, 1, roce.AttrMRA, &roce.MRA{LocalCommID: sid, RemoteCommID: cid})
+			rep(w)
+			rtu(w)
+		}, "established", 0, 0, 0},
+		"refused": {func(w *wire) {
+			req(w)
+			w.send(server, client, 1, roce.AttrREJ, &roce.REJ{RemoteCommID: cid, Reason: uint16(roce.RejectConsumerDefined)})
+		}, "rejected by the server: 28, refused by the program", 0, 0, 0},
+		"given up": {func(w *wire) {
+			req(w)
+			rep(w)
+			w.send(client, server, 1, roce.AttrREJ, &roce.REJ{LocalCommID: cid, RemoteCommID: sid, Reason: uint16(roce.RejectTimeout), MessageRejected: 1})
+		}, "rejected by the client: 4, time-out: the peer heard no answer", 0, 0, 0},
+		"both disconnect": {func(w *wire) {
+			req(w)
+			rep(w)
+			rtu(w)
+			w.send(client, server, 2, roce.AttrDREQ, &roce.DREQ{LocalCommID: cid, RemoteCommID: sid})
+			w.send(server, client, 3, roce.AttrDREQ, &roce.DREQ{LocalCommID: sid, RemoteCommID: cid})
+			w.send(server, client, 2, roce.AttrDREP, &roce.DREP{LocalCommID: sid, RemoteCommID: cid})
+			w.send(client, server, 3, roce.AttrDREP, &roce.DREP{LocalCommID: cid, RemoteCommID: sid})
+		}, "disconnected", 0, 0, 0},
+		"no DREP": {func(w *wire) {
+			req(w)
+			rep(w)
+			rtu(w)
+			w.send(client, server, 2, roce.AttrDREQ, &roce.DREQ{LocalCommID: cid, RemoteCommID: sid})
+			w.send(client, server, 2, roce.AttrDREQ, &roce.DREQ{LocalCommID: cid, RemoteCommID: sid})
+		}, "disconnecting: no DREP", 1, 0, 0},
+		"disconnected by the server before the RTU": {func(w *wire) {
+			req(w)
+			rep(w)
+			w.send(server, client, 2, roce.AttrDREQ, &roce.DREQ{LocalCommID: sid, RemoteCommID: cid})
+		}, "disconnected without RTU", 0, 0, 0},
+		"captured from its middle on": {func(w *wire) { rep(w); rtu(w) }, "", 0, 0, 2},
+		"SIDR": {func(w *wire) {
+			w.send(client, server, 1, roce.AttrSIDRReq, &roce.SIDRReq{RequestID: 5, ServiceID: roce.ServiceID(roce.PortSpaceUDP, 1)})
+			w.send(server, client, 1, roce.AttrSIDRRep, &roce.SIDRRep{RequestID: 5, QPN: 9, Status: 1})
+		}, "refused: SIDR status 1", 0, 0, 0},
+	} {
+		for _, v1 := range []bool{false, true} {
+			w := &wire{t: t, now: time.Unix(1, 0), v1: v1}
+			c.talk(w)
+			f := w.follow()
+			all := f.Connections()
+			if c.state == "" {
+				if len(all) != 0 || f.Counts.Unmatched != c.unmatched {
+					t.Errorf("%s: %d connections, %+v", name, len(all), f.Counts)
+				}
+				continue
+			}
+			if len(all) != 1 {
+				t.Fatalf("%s: %d connections", name, len(all))
+			}
+			if k := all[0]; k.State() != c.state || k.Repeats() != c.again || k.Copies() != c.copies || f.Counts.CM != len(w.out) || f.Counts.BadICRC != 0 || f.Counts.Unmatched != 0 {
+				t.Errorf("%s: %s, %d again, %d copies; %+v", name, k.State(), k.Repeats(), k.Copies(), f.Counts)
+			}
+		}
+	}
+}
+
+// An id that is used again begins a new connection.
+func TestIDUsedAgain(t *testing.T) {
+	w := &wire{t: t, now: time.Unix(1, 0)}
+	for trans := range uint64(3) {
+		w.send(client, server, trans, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
+		w.send(server, client, trans, roce.AttrREP, &roce.REP{LocalCommID: sid, RemoteCommID: cid})
+	}
+	if n := states(w.follow()); n["accepted, no RTU"] != 3 || len(n) != 1 {
+		t.Errorf("%v", n)
+	}
+}
+
+// Damage is counted and said, and what is whole counts.
+func TestDamage(t *testing.T) {
+	w := &wire{t: t, now: time.Unix(1, 0)}
+	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
+	whole := w.out[0]
+	change := func(f func(p *Frame)) Frame {
+		p := whole
+		p.Data = bytes.Clone(p.Data)
+		f(&p)
+		return p
+	}
+	const mad = 14 + 20 + 8 + 12 + 8
+	f := NewFollower()
+	for _, p := range []Frame{
+		whole,
+		change(func(p *Frame) { p.Data[len(p.Data)-1]++ }),
+		change(func(p *Frame) { p.Data, p.Cut = p.Data[:96], true }),
+		change(func(p *Frame) { p.Data, p.Cut = p.Data[:44], true }),
+		change(func(p *Frame) { p.Data = p.Data[:100] }),
+		change(func(p *Frame) { p.Data[mad+2] = 9 }),
+		change(func(p *Frame) { p.Data[mad+17] = 0x55 }),
+		change(func(p *Frame) { p.First = roce.LayerTypeBTH }),
+		{Data: []byte{1, 2, 3}, First: layers.LayerTypeEthernet},
+		{Data: whole.Data[14:], First: layers.LayerTypeIPv4},
+	} {
+		f.Add(p)
+	}
+	if want := (Counts{Frames: 10, RoCE: 8, CM: 3, Truncated: 2, BadICRC: 1, Damaged: 2, Unread: 2}); f.Counts.CM != want.CM || f.Counts.Truncated != want.Truncated || f.Counts.Damaged != want.Damaged || f.Counts.Unread != want.Unread {
+		t.Errorf("%+v, want %+v", f.Counts, want)
+	}
+	notes := strings.Join(f.Notes, "\n")
+	for _, want := range []string{"snap length of 400", "class version 9", "attribute id 0x55", "MAD of"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("no %q in\n%s", want, notes)
+		}
+	}
+}
+
+// Both formats, and what is neither.
+func TestReader(t *testing.T) {
+	w := &wire{t: t, now: time.Unix(1, 500)}
+	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
+	frame := w.out[0].Data
+	classic := func(link layers.LinkType, data []byte, snap int) []byte {
+		var b bytes.Buffer
+		p := pcapgo.NewWriterNanos(&b)
+		must(t, p.WriteFileHeader(uint32(snap), link))
+		n := min(len(data), snap)
+		must(t, p.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, 500), CaptureLength: n, Length: len(data)}, data[:n]))
+		return b.Bytes()
+	}
+	sll := append([]byte{0, 0, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 8, 0}, frame[14:]...)
+	for name, c := range map[string]struct {
+		file []byte
+		conn int
+		err  string
+	}{
+		"Ethernet":      {classic(layers.LinkTypeEthernet, frame, 65536), 1, ""},
+		"raw IP":        {classic(layers.LinkTypeRaw, frame[14:], 65536), 1, ""},
+		"cooked":        {classic(layers.LinkTypeLinuxSLL, sll, 65536), 1, ""},
+		"snap length":   {classic(layers.LinkTypeEthernet, frame, 96), 0, ""},
+		"InfiniBand":    {classic(linkInfiniBand, frame, 65536), 0, "native InfiniBand"},
+		"Bluetooth":     {classic(201, frame, 65536), 0, "link type 201"},
+		"cut off":       {classic(layers.LinkTypeEthernet, frame, 65536)[:200], 0, "packet 1: unexpected EOF: the file is cut off"},
+		"empty":         {nil, 0, "neither pcap nor pcapng: it ends after 0"},
+		"text":          {[]byte("hello world"), 0, "it begins with 68 65 6c 6c"},
+		"only a header": {classic(layers.LinkTypeEthernet, frame, 65536)[:24], 0, ""},
+		"half a header": {classic(layers.LinkTypeEthernet, frame, 65536)[:20], 0, "pcap"},
+		"half pcapng":   {mixed(t)[:20], 0, "unexpected EOF"},
+		"false length":  {append(bytes.Clone(mixed(t)[:4]), 0xff, 0xff, 0xff, 0x7c, 0x4d, 0x3c, 0x2b, 0x1a), 0, "length 2097151999"},
+		"byte order":    {append(bytes.Clone(mixed(t)[:8]), 1, 2, 3, 4), 0, "byte order 01 02 03 04"},
+	} {
+		f, err := follow(t, bytes.NewReader(c.file))
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v, want %q", name, err, c.err)
+			continue
+		}
+		if err == nil && len(f.Connections()) != c.conn {
+			t.Errorf("%s: %d connections, %+v, %q", name, len(f.Connections()), f.Counts, f.Notes)
+		}
+		if name == "snap length" && f.Counts.Truncated != 1 {
+			t.Errorf("%+v", f.Counts)
+		}
+	}
+}
+
+// A packet is read when it is there, not when the pipe ends.
+func TestPipe(t *testing.T) {
+	r, w := io.Pipe()
+	defer r.Close()
+	b := mixed(t)
+	go func() {
+		_, _ = w.Write(b[:len(b)/2]) // then it stays open
+	}()
+	c, err := NewReader(r)
+	must(t, err)
+	for range 100 {
+		_, err := c.Next()
+		must(t, err)
+	}
+}
+
+func TestName(t *testing.T) {
+	for id, want := range map[uint64]string{
+		roce.ServiceID(roce.PortSpaceTCP, 1): "tcp/1", roce.ServiceID(roce.PortSpaceUDP, 2): "udp/2", roce.ServiceID(roce.PortSpaceIPoIB, 3): "ipoib/3",
+		roce.ServiceID(roce.PortSpaceIB, 4): "ib/4", 0x10000000000: "0x10000000000",
+	} {
+		if got := Name(id); got != want {
+			t.Errorf("%#x: %q, want %q", id, got, want)
+		}
+	}
+}
+
+// FuzzFile reads whatever comes to its end.
+func FuzzFile(f *testing.F) {
+	b := mixed(f)
+	f.Add(b[:8192])
+	w := &wire{t: f, now: time.Unix(1, 0)}
+	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
+	var p bytes.Buffer
+	pw := pcapgo.NewWriter(&p)
+	must(f, pw.WriteFileHeader(65536, layers.LinkTypeEthernet))
+	must(f, pw.WritePacket(gopacket.CaptureInfo{Timestamp: w.now, CaptureLength: len(w.out[0].Data), Length: len(w.out[0].Data)}, w.out[0].Data))
+	f.Add(p.Bytes())
+	f.Fuzz(func(t *testing.T, file []byte) {
+		fl, _ := follow(t, bytes.NewReader(file))
+		if fl == nil {
+			return
+		}
+		for _, c := range fl.Connections() {
+			_ = c.State() + Name(c.Service)
+		}
+	})
+}
+
+// ng has the blocks of a section, of either byte order.
+func ng(order binary.AppendByteOrder, blocks ...[]byte) (file []byte) {
+	block := func(kind uint32, body []byte) {
+		body = append(bytes.Clone(body), make([]byte, -len(body)&3)...)
+		n := uint32(len(body) + blockFrame)
+		file = order.AppendUint32(order.AppendUint32(file, kind), n)
+		file = order.AppendUint32(append(file, body...), n)
+	}
+	block(blockSection, append(order.AppendUint32(nil, byteOrderMagic), 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255))
+	for _, b := range blocks {
+		block(uint32(b[0]), b[1:])
+	}
+	return file
+}
+
+// Each kind of block with a packet, resolutions of time, both byte orders.
+func TestPcapng(t *testing.T) {
+	for _, o := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		u16 := func(v uint16) []byte { return o.AppendUint16(nil, v) }
+		u32 := func(v uint32) []byte { return o.AppendUint32(nil, v) }
+		join := func(kind byte, parts ...[]byte) []byte { return append([]byte{kind}, bytes.Join(parts, nil)...) }
+		described := func(snap uint32, options ...[]byte) []byte {
+			return join(blockInterface, u16(1), u16(0), u32(snap), bytes.Join(options, nil))
+		}
+		option := func(code uint16, v ...byte) []byte {
+			return append(append(u16(code), u16(uint16(len(v)))...), append(v, make([]byte, -len(v)&3)...)...)
+		}
+		offset := o.AppendUint64(nil, 5)
+		packet := func(id, stamp uint32) []byte {
+			return join(blockEnhanced, u32(id), u32(0), u32(stamp), u32(2), u32(3), []byte{8, 9})
+		}
+		file := ng(o,
+			described(0), packet(0, 1_500_000),
+			described(0, option(optionResolution, 9), option(optionOffset, offset...), option(optionEnd)), packet(1, 1_500_000_000),
+			described(0, option(optionResolution, 0x81)), packet(2, 3),
+			join(blockPacket, u16(0), u16(0), u32(0), u32(2_000_000), u32(2), u32(2), []byte{8, 9}),
+			join(99, []byte{1, 2, 3}),
+			described(2), join(blockSimple, u32(2), []byte{8, 9}))
+		r, err := NewReader(bytes.NewReader(file))
+		must(t, err)
+		for i, want := range []time.Time{time.UnixMilli(1500), time.UnixMilli(6500), time.UnixMilli(1500), time.UnixMilli(2000), {}} {
+			f, err := r.Next()
+			if err != nil || !f.Time.Equal(want) || !bytes.Equal(f.Data, []byte{8, 9}) || f.Cut != (i < 3) {
+				t.Errorf("packet %d: %+v, %v, want %v", i, f, err, want)
+			}
+		}
+		if _, err := r.Next(); !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+		for name, bad := range map[string][]byte{
+			"no interface":       ng(o, packet(0, 0)),
+			"short interface":    ng(o, join(blockInterface, u16(1))),
+			"short packet":       ng(o, described(0), join(blockEnhanced, u32(0))),
+			"longer than it is":  ng(o, described(0), join(blockEnhanced, u32(0), u32(0), u32(0), u32(9), u32(9), []byte{8})),
+			"no second length":   append(ng(o, described(0)), ng(o)[:24]...),
+			"one of two lengths": append(bytes.Clone(file[:len(file)-1]), 7),
+		} {
+			r, err := NewReader(bytes.NewReader(bad))
+			must(t, err)
+			for err == nil {
+				_, err = r.Next()
+			}
+			if errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"devxlab.example/cm/capture"
+)
+
+// labCapture is a capture of the lab; see package capture.
+func labCapture(t *testing.T) string {
+	t.Helper()
+	f, err := os.Open("../../cm/roce/testdata/mixed.pcapng.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestPcap(t *testing.T) {
+	b := labCapture(t)
+	code, out, errOut := devxlab(b, "pcap", "-")
+	if code != exitOK || errOut != "" {
+		t.Fatalf("exit code %d\n%s", code, errOut)
+	}
+	for _, want := range []string{"1408 packets, 1400 of RoCE, 284 messages of the CM; 58 connections", "56           disconnected", "tcp/9999",
+		"rejected by the server: 8, invalid service id: nobody listens on that port", "udp/7174", "REQ→RTU    56"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if lines := strings.Count(out, "\n"); lines < 58 {
+		t.Errorf("%d lines", lines)
+	}
+	if _, out, _ := devxlab(b, "pcap", "--totals", "-"); strings.Contains(out, "tcp/9999") || !strings.Contains(out, "disconnected") {
+		t.Error(out)
+	}
+	var j struct {
+		Counts      capture.Counts
+		Percentiles map[string]map[string]float64
+		Connections []pcapConnection
+	}
+	code, out, _ = devxlab(b, "pcap", "-", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &j); err != nil || code != exitOK {
+		t.Fatalf("%d, %v", code, err)
+	}
+	if j.Counts.CM != 284 || len(j.Connections) != 58 || j.Percentiles["req_to_rtu"]["count"] != 56 {
+		t.Errorf("%+v", j.Counts)
+	}
+	if _, few := j.Percentiles["req_to_rtu"]["P99"]; few {
+		t.Error("a P99 of 56 values")
+	}
+	if c := j.Connections[0]; c.Accept == nil || c.Ready == nil || c.SetUp == nil || *c.SetUp <= 0 || *c.Accept+*c.Ready-*c.SetUp > 1e-9 || c.State != "disconnected" {
+		t.Errorf("%+v", c)
+	}
+	if c := j.Connections[57]; c.RejectReason != 8 || c.Accept != nil {
+		t.Errorf("%+v", c)
+	}
+}
+
+// What was read before the damage is shown, and the exit code says so.
+func TestPcapDamaged(t *testing.T) {
+	b := labCapture(t)
+	code, out, errOut := devxlab(b[:len(b)*9/10+1], "pcap", "--totals", "-")
+	if code != exitFailed || !strings.Contains(out, "disconnected") || !strings.Contains(errOut, "cut off or damaged there; what was read before is shown") {
+		t.Errorf("exit code %d\n%s%s", code, out, errOut)
+	}
+	for in, want := range map[string]string{"": "neither pcap nor pcapng", "#!/bin/sh": "it begins with 23 21"} {
+		if code, _, errOut := devxlab(in, "pcap", "-"); code != exitFailed || !strings.Contains(errOut, want) {
+			t.Errorf("exit code %d, %s", code, errOut)
+		}
+	}
+	if code, _, errOut := devxlab("", "pcap", filepath.Join(t.TempDir(), "none")); code != exitFailed || !strings.Contains(errOut, "no such file") {
+		t.Errorf("exit code %d, %s", code, errOut)
+	}
+}
