@@ -93,6 +93,10 @@ func (r *cqRing) fail(h *HCA, status, syndrome uint8) {
 
 // notify posts the completion event.
 func (h *HCA) notify(r *cqRing) {
+	if h.driver == nil {
+		h.Raise(Event{mlx5.EventComp, r.cqn})
+		return
+	}
 	var data eventBytes // struct mlx5_eqe_comp
 	binary.BigEndian.PutUint32(data[24:], r.cqn)
 	h.post(r.eq, mlx5.EventComp, 0, &data)

@@ -83,7 +83,7 @@ func (h *HCA) queryAdapter(c command) check {
 func (h *HCA) queryISSI(c command) check {
 	o := mlx5.QueryISSIOut(c.out)
 	o.SetCurrentISSI(1)
-	if h.mem != nil {
+	if h.driver != nil {
 		h.boot.mu.Lock()
 		o.SetCurrentISSI(h.boot.issi)
 		h.boot.mu.Unlock()

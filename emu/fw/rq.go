@@ -29,7 +29,7 @@ type recvQueue struct {
 	cq     *cqRing
 	index  uint32 // the driver's own, of an XRC SRQ
 	dead   bool
-	raw    [512]byte
+	raw    []byte // of an entry, once there was one
 }
 
 // receive is an entry that was taken.
@@ -70,7 +70,10 @@ func (h *HCA) take(q *recvQueue, r *receive) taking {
 	if q.shared {
 		at = uint64(q.head) & (1<<q.log - 1)
 	}
-	raw := q.raw[:min(q.stride, maxRQEntry)]
+	if q.raw == nil {
+		q.raw = make([]byte, min(q.stride, maxRQEntry))
+	}
+	raw := q.raw
 	if q.buf.read(h.mem, at*q.stride, raw) != nil {
 		q.broken = true
 		return tookBroken
