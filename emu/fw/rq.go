@@ -19,8 +19,9 @@ type recvQueue struct {
 	stride uint64
 	skip   uint64 // bytes in front of the data segments
 	record uint64
-	count  uint32 // entries that were taken
-	mask   uint32 // of the record's counter
+	rec    [4]byte // what was read there last
+	count  uint32  // entries that were taken
+	mask   uint32  // of the record's counter
 	shared bool
 	head   uint16 // of the chain
 	limit  uint16 // that raises an event; 0: none
@@ -108,11 +109,10 @@ func appendReceives(s []sge, b []byte) (_ []sge, room uint64) {
 // waiting returns how many entries the driver has posted that nobody took. The
 // queue is locked.
 func (h *HCA) waiting(q *recvQueue) (n uint32, good bool) {
-	var rec [4]byte
-	if h.mem.ReadDMA(q.record, rec[:]) != nil {
+	if h.mem.ReadDMA(q.record, q.rec[:]) != nil {
 		return 0, false
 	}
-	n = (binary.BigEndian.Uint32(rec[:]) - q.count) & q.mask
+	n = (binary.BigEndian.Uint32(q.rec[:]) - q.count) & q.mask
 	return n, n <= 1<<q.log
 }
 

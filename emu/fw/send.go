@@ -23,7 +23,8 @@ type sendQueue struct {
 	at     uint64 // of the first block in buf, behind a receive queue
 	log    uint8
 	record uint64
-	cc     uint16 // what was taken
+	rec    [4]byte // what was read there last
+	cc     uint16  // what was taken
 	broken bool
 
 	// The rest is of an SQ.
@@ -84,11 +85,10 @@ func (h *HCA) Doorbell(uar uint32, offset int, v uint64) {
 
 // posted returns how many blocks the program has posted that were not taken.
 func (h *HCA) posted(q *sendQueue) (n uint16, good bool) {
-	var rec [4]byte
-	if h.mem.ReadDMA(q.record+4, rec[:]) != nil {
+	if h.mem.ReadDMA(q.record+4, q.rec[:]) != nil {
 		return 0, false
 	}
-	return uint16(binary.BigEndian.Uint32(rec[:])) - q.cc, true
+	return uint16(binary.BigEndian.Uint32(q.rec[:])) - q.cc, true
 }
 
 // next reads the next work request and returns how many units of 16 bytes it
