@@ -29,27 +29,40 @@ func pump(b *testing.B, e *end, w mlx5.SendWQE, depth int) {
 	}
 }
 
-// benchPair returns connected ends: of one device, or of two with an ideal wire.
-func benchPair(b *testing.B, bytes int, wired bool) (x, y *end) {
-	n := newNode(b, bytes)
+// place is where a benchmark's ends are: of one device, or of two with an ideal
+// wire. On a virtual clock the figure is what the device costs: the program waits
+// for the clock, not for the scheduler.
+type place struct {
+	name           string
+	virtual, wired bool
+}
+
+var places = []place{{"loopback", true, false}, {"wire", true, true}, {"real/loopback", false, false}}
+
+func (p place) pair(b *testing.B, bytes int) (x, y *end) {
+	clock := "clock=real"
+	if p.virtual {
+		clock = "clock=virtual:" + b.Name()
+	}
+	n := newNode(b, bytes, clock)
 	m := n
-	if wired {
-		m = newNode(b, bytes, "addr=2")
+	if p.wired {
+		m = newNode(b, bytes, clock, "addr=2")
 		wireOf(b, n, m, wire.Params{}, wire.Params{}, 1)
 	}
+	n.d.Busy(1)
+	b.Cleanup(func() { n.d.Busy(-1) })
 	x, y = n.end(mlx5.STRC), m.end(mlx5.STRC)
 	connect(x, y, link{mlx5.MTU4096, 18, 7})
 	return x, y
 }
 
-var places = map[bool]string{false: "loopback", true: "wire"}
-
 // RDMA WRITEs of an RC queue pair, path MTU 4096 bytes. Place: emu.
 func BenchmarkWrite(b *testing.B) {
-	for _, wired := range []bool{false, true} {
+	for _, p := range places {
 		for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
-			b.Run(fmt.Sprintf("%s/%dKiB", places[wired], size>>10), func(b *testing.B) {
-				x, y := benchPair(b, 2*size, wired)
+			b.Run(fmt.Sprintf("%s/%dKiB", p.name, size>>10), func(b *testing.B) {
+				x, y := p.pair(b, 2*size)
 				b.SetBytes(int64(size))
 				pump(b, x, mlx5.SendWQE{Op: mlx5.WQEWrite, RemoteAddr: y.mem.Addr() + uint64(size), RKey: y.key.Key(), Data: []mlx5.SGE{x.sge(0, size)}}, 16)
 			})
@@ -59,14 +72,14 @@ func BenchmarkWrite(b *testing.B) {
 
 // Messages of 8 bytes, 64 under way. Place: emu.
 func BenchmarkMessages(b *testing.B) {
-	for _, wired := range []bool{false, true} {
-		b.Run(places[wired]+"/WRITE", func(b *testing.B) {
-			x, y := benchPair(b, 4096, wired)
+	for _, p := range places {
+		b.Run(p.name+"/WRITE", func(b *testing.B) {
+			x, y := p.pair(b, 4096)
 			pump(b, x, mlx5.SendWQE{Op: mlx5.WQEWrite, RemoteAddr: y.mem.Addr(), RKey: y.key.Key(), Inline: make([]byte, 8)}, 64)
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 		})
-		b.Run(places[wired]+"/READ", func(b *testing.B) {
-			x, y := benchPair(b, 4096, wired)
+		b.Run(p.name+"/READ", func(b *testing.B) {
+			x, y := p.pair(b, 4096)
 			pump(b, x, mlx5.SendWQE{Op: mlx5.WQERead, RemoteAddr: y.mem.Addr(), RKey: y.key.Key(), Data: []mlx5.SGE{x.sge(64, 8)}}, 64)
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 		})
@@ -75,6 +88,6 @@ func BenchmarkMessages(b *testing.B) {
 
 // From the doorbell to the completion of one WRITE of 8 bytes. Place: emu.
 func BenchmarkLatency(b *testing.B) {
-	x, y := benchPair(b, 4096, false)
+	x, y := places[2].pair(b, 4096)
 	pump(b, x, mlx5.SendWQE{Op: mlx5.WQEWrite, RemoteAddr: y.mem.Addr(), RKey: y.key.Key(), Inline: make([]byte, 8)}, 1)
 }
