@@ -43,11 +43,13 @@ type endpoint struct {
 	out   [][]byte
 	loop  bool // it hears its own multicasts
 	wait  bool // queued at the port, under the port's lock
+	last  lane // of the frame that was sent last
 	polls int  // looks at the receive queue since it went to ERR
 	poll  timer
 }
 
 func (e *endpoint) queued() *bool { return &e.wait }
+func (e *endpoint) lane() lane    { return e.last }
 
 // current reports whether this is still the queue pair's data path. What a dead
 // queue pair has is being changed by whoever makes it the next one.
@@ -83,7 +85,7 @@ func (e *endpoint) send(h *HCA) {
 	e.out = nil
 	e.q.mu.Unlock()
 	for _, f := range out {
-		h.transmit(f, true, loop)
+		e.last = h.transmit(f, true, loop)
 	}
 }
 
@@ -444,7 +446,7 @@ func (h *HCA) newEndpoint(q *qp, id uint32, uid uint16, s *sendQueue, r *recvQue
 	// makes some under its own uid.
 	kernel := uid == 0 && c.Rlky()
 	e := &endpoint{
-		q: q, st: mlx5.ServiceType(c.St()), sq: s, rq: r, recvIdx: c.UserIndex(), kernel: kernel,
+		q: q, st: mlx5.ServiceType(c.St()), sq: s, rq: r, recvIdx: c.UserIndex(), kernel: kernel, last: noLane,
 		who: user{pd: c.PD(), qpn: id, reserved: kernel}, loop: !c.BlockLbMc(),
 	}
 	switch e.st {

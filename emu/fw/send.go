@@ -32,6 +32,7 @@ type sendQueue struct {
 	wait    bool // queued at the port, under the port's lock
 	who     user
 	wqe     *wqe
+	last    lane // of the last frame
 }
 
 // Ring takes a doorbell of a send queue. It returns at once; the queue works
@@ -162,12 +163,14 @@ func (h *HCA) run(q *sendQueue, running, reset bool) {
 }
 
 func (q *sendQueue) queued() *bool { return &q.wait }
+func (q *sendQueue) lane() lane    { return q.last }
 
 // turn sends up to a turn's frames of an SQ.
 func (q *sendQueue) turn(h *HCA) (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for range turnPackets {
+	sent := uint64(0)
+	for n := 0; n < turnPackets && sent < turnBytes; n++ {
 		if !q.running || q.broken {
 			return false
 		}
@@ -176,11 +179,12 @@ func (q *sendQueue) turn(h *HCA) (more bool) {
 			return false
 		}
 		w := q.wqe
-		w.op = w.raw[3]
+		w.op, w.bytes = w.raw[3], 0
 		if w.op != opNOP && !h.sendFrames(q, w, ds) {
 			h.failSQ(q, w)
 			return false
 		}
+		sent += w.bytes
 		if w.raw[11]&wqeCompletion != 0 {
 			h.completeSQ(q, w, &cqe{cqeOpcode: cqeRequest << 4})
 		}

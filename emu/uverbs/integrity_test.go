@@ -20,7 +20,7 @@ var integrityBytes = flag.Int64("integrity", 16<<20, "payload `bytes` that each 
 
 const (
 	slots     = 16        // operations of a stream that may be under way
-	slotBytes = 256 << 10 // the longest message
+	slotBytes = 256 << 10 // the longest message, with its guard
 	canary    = 64        // bytes behind each slot that nobody may touch
 	stride    = slotBytes + canary
 	areaBytes = slots * stride
@@ -154,7 +154,7 @@ func (s *stream) start() bool {
 	s.seq++
 	all := []mlx5.WQEOp{mlx5.WQESend, mlx5.WQESendImm, mlx5.WQEWrite, mlx5.WQEWriteImm, mlx5.WQERead, mlx5.WQEFetchAdd, mlx5.WQECmpSwap}
 	o.wqe = all[s.rng.IntN(len(all))]
-	o.n = s.rng.IntN(1 << s.rng.IntN(19)) // up to slotBytes, half of them short
+	o.n = min(s.rng.IntN(1<<s.rng.IntN(19)), slotBytes-len(guard)) // half of them short
 	w := mlx5.SendWQE{Op: o.wqe, Imm: o.imm, Fence: s.rng.IntN(16) == 0, RKey: s.to.key.Key(), RemoteAddr: s.to.mem.Addr() + uint64(s.remote+farArea+slot*stride)}
 	switch o.wqe {
 	case mlx5.WQEFetchAdd, mlx5.WQECmpSwap:
