@@ -40,7 +40,10 @@ type endpoint struct {
 	req requester
 	rsp responder
 
-	out   [][]byte
+	out     [][]byte
+	cnp     []byte        // to be sent at once
+	cnpNext time.Duration // not before
+
 	loop  bool // it hears its own multicasts
 	wait  bool // queued at the port, under the port's lock
 	last  lane // of the frame that was sent last
@@ -81,9 +84,12 @@ func (e *endpoint) turn(h *HCA) (more bool) {
 
 // send unlocks the queue pair and sends what waits.
 func (e *endpoint) send(h *HCA) {
-	out, loop := e.out, e.loop
-	e.out = nil
+	out, loop, cnp := e.out, e.loop, e.cnp
+	e.out, e.cnp = nil, nil
 	e.q.mu.Unlock()
+	if cnp != nil {
+		h.transmit(cnp, true, false)
+	}
 	for _, f := range out {
 		e.last = h.transmit(f, true, loop)
 	}
@@ -102,11 +108,31 @@ func (h *HCA) deliver(k *packet) {
 	if k.qpn == gsiQPN {
 		q = h.gsi.Load()
 	}
+	if k.op == pktCNP {
+		h.notified(q, k)
+		return
+	}
 	if q == nil {
 		return
 	}
 	h.deliverTo(q, k)
 }
+
+// notified takes a CNP.
+func (h *HCA) notified(q *qp, k *packet) {
+	count := &h.cong.ignored
+	if q != nil {
+		q.mu.Lock()
+		if q.live.Load() && q.ep != nil && q.ep.sending() && q.ep.connected() && q.ep.fromPeer(k) {
+			count = &h.cong.handled
+		}
+		q.mu.Unlock()
+	}
+	count.Add(1)
+}
+
+// connected reports whether it has one other end.
+func (e *endpoint) connected() bool { return e.kind == kindConnected || e.kind == kindXRC }
 
 func (h *HCA) deliverTo(q *qp, k *packet) {
 	q.mu.Lock()
@@ -116,10 +142,13 @@ func (h *HCA) deliverTo(q *qp, k *packet) {
 	}
 	e := q.ep
 	t := k.transportOf()
+	if e.connected() && k.marked() && e.fromPeer(k) {
+		e.congested(h)
+	}
 	switch {
 	case e.kind == kindUD && t == transportUD:
 		e.datagram(h, k)
-	case e.kind == kindUD || e.kind == kindReg || !e.fromPeer(k):
+	case !e.connected() || !e.fromPeer(k):
 	case e.st == mlx5.STRC && t == transportRC, e.st == mlx5.STXRC && t == transportXRC:
 		if k.parts&isResponse != 0 {
 			e.answered(h, k)
@@ -223,7 +252,7 @@ func (e *endpoint) restart(h *HCA) {
 	h.timers.stop(&e.poll)
 	e.req.reset()
 	e.rsp.reset()
-	e.out, e.polls = nil, 0
+	e.out, e.polls, e.cnp, e.cnpNext = nil, 0, nil, 0
 	if e.sq != nil {
 		e.sq.cc, e.sq.broken = 0, false
 	}

@@ -93,6 +93,7 @@ type HCA struct {
 	vport    vport
 	port     port
 	timers   timers
+	cong     congestion
 	steering atomic.Pointer[matchTable]
 	gsi      atomic.Pointer[qp]
 	groups   groups
