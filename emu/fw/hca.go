@@ -5,8 +5,8 @@
 // takes the time that its profile tells it to.
 //
 // It knows neither the kernel nor PCI: a front end (emu/uverbs in process,
-// a PCI function in a virtual machine) hands it a command's bytes. With memory
-// to work on, its queues move data: everything between queue pairs travels as
+// a PCI function in a virtual machine) hands it a command's bytes, and memory in
+// which its queues lie and move data: everything between queue pairs travels as
 // Ethernet frames with RoCE in them, and so do the frames of a network
 // interface. Connect gives its port a wire, Receive is the wire's end.
 package fw
