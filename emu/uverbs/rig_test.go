@@ -28,7 +28,7 @@ type node struct {
 	path mlx5.Path // of the port, RoCEv2 over IPv4
 }
 
-const everything = mlx5.RemoteWrite | mlx5.RemoteRead | mlx5.RemoteAtomic
+var everything = mlx5.RemoteWrite | mlx5.RemoteRead | mlx5.RemoteAtomic
 
 var nodes atomic.Int64
 
@@ -119,7 +119,11 @@ func (e *end) ready(to *end, l link) {
 	e.t.Helper()
 	path := to.path
 	path.SrcAddrIndex = e.path.SrcAddrIndex
-	must(e.t, devx.Modify(e.q, mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), Access: mlx5.Set(everything)}))
+	access := everything
+	if e.q.Transport() == mlx5.STUC {
+		access = mlx5.RemoteWrite
+	}
+	must(e.t, devx.Modify(e.q, mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), Access: mlx5.Set(access)}))
 	rtr := mlx5.INIT2RTR{MTU: mlx5.Set(l.mtu), RemoteQPN: mlx5.Set(to.q.Number()), NextRcvPSN: mlx5.Set(to.q.Number()), Path: path}
 	rts := mlx5.RTR2RTS{NextSendPSN: mlx5.Set(e.q.Number())}
 	if e.q.Transport() == mlx5.STRC {
