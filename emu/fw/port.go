@@ -49,10 +49,9 @@ const (
 // lane is a priority of a paced wire; noLane is where nothing waits.
 type lane int8
 
-const (
-	noLane   lane = -1
-	numLanes      = 8
-)
+const noLane lane = -1
+
+const numLanes = 8
 
 // runner is a queue that may have something to do.
 type runner interface {
