@@ -39,6 +39,9 @@ func TestOperations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			na, nb := pair(t)
+			if c, err := na.d.Caps(); err != nil || !c.Atomic() || !c.CCQueryAllowed() {
+				t.Errorf("capabilities: atomics %v, congestion statistics %v, %v", c.Atomic(), c.CCQueryAllowed(), err)
+			}
 			a, b := na.end(mlx5.STRC), nb.end(mlx5.STRC)
 			connect(a, b, usual)
 			for _, n := range []int{0, 1, 1024, 1025, 5000} {
