@@ -64,8 +64,10 @@ func TestUAR(t *testing.T) {
 	for _, at := range []int{-8, 1, 4, 4096, 4092, 1 << 40} {
 		contains(t, u.Ring(at, 1), "a multiple of 8 below 4096")
 	}
-	must(t, u.Ring(0, 1))
+	must(t, u.Ring(0, 1)) // nothing is there
 	must(t, u.Ring(4088, 1))
+	must(t, u.Ring(0x20, 1))
+	must(t, u.Ring(0x800, 1))
 	c.stats(t, "doorbells", func(s fw.Stats) int64 { return int64(s.Doorbells) }, 2)
 	q, err := d.NewQP(devx.QPConfig{UAR: u})
 	must(t, err)

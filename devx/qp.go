@@ -30,11 +30,16 @@ const wqeBB = 64 // the unit of a send queue in bytes (MLX5_SEND_WQE_BB)
 // QP is a queue pair made through DevX, or one made by verbs as DevX knows it
 // (VerbsQP.DevX). It starts in RESET.
 type QP struct {
-	obj   Object
-	mem   ref
-	size  int
-	uar   *UAR
-	qpn   uint32
+	obj  Object
+	mem  ref
+	size int
+	uar  *UAR
+	qpn  uint32
+
+	send   int32 // bytes of the send queue
+	recvs  int32 // receive entries, of
+	stride int32 // so many bytes
+
 	st    mlx5.ServiceType
 	verbs *VerbsQP // nil: made through DevX
 }
@@ -62,13 +67,14 @@ func (d *Device) NewQP(c QPConfig) (*QP, error) {
 		CQNSend: c.SendCQ.Number(), CQNRecv: c.RecvCQ.Number(),
 		LogSQSize: uint8(logSQ), TsFormat: 1,
 	}
-	queues := wqeBB << logSQ
+	q.send = wqeBB << logSQ
 	if c.NoRecvQueue {
 		cmd.RQType = mlx5.RQNone
 	} else {
 		cmd.LogRQSize, cmd.LogRQStride = uint8(logRQ), uint8(logSGE)+4
-		queues += 16 << logSGE << logRQ
+		q.recvs, q.stride = 1<<logRQ, 16<<logSGE
 	}
+	queues := int(q.send + q.recvs*q.stride)
 	queues = (queues + dbrSize - 1) &^ (dbrSize - 1)
 	q.size = queues + dbrSize
 	if q.mem, err = d.parts.arena.carve(d, q.size); err != nil {

@@ -16,7 +16,7 @@ type phase uint8
 const (
 	phaseOff     phase = iota // before ENABLE_HCA
 	phaseEnabled              // pages and capabilities are arranged
-	phaseRunning              // after INIT_HCA; in process always
+	phaseRunning              // after INIT_HCA
 )
 
 // boot is a function's way up and down, under its lock.
@@ -285,7 +285,7 @@ func cost(in []byte) int { return 1 + len(in)/contextBytes }
 // reserve makes room for n objects more, or fewer if n is negative. It may
 // wait for the driver.
 func (h *HCA) reserve(n int) check {
-	if h.mem == nil {
+	if h.driver == nil {
 		return ok
 	}
 	p := &h.pages

@@ -36,7 +36,7 @@ var capabilities = map[mlx5.CapType][]capability{
 		{"roce_accl", "QUERY_Q_COUNTER: zeros, since the device retransmits at no adaptive pace and never restarts slowly", ""},
 		{"log_max_ra_req_qp", "transitions: badSRAMax", ""},
 		{"log_max_ra_res_qp", "transitions: badRRAMax", ""},
-		{"cc_query_allowed", "QUERY_CONG_STATISTICS: zeros, since no congestion is controlled", ""},
+		{"cc_query_allowed", "QUERY_CONG_STATISTICS: CNPs sent and received", ""},
 		{"out_of_seq_cnt", "QUERY_Q_COUNTER", ""},
 		{"vport_counters", "QUERY_VPORT_COUNTER", ""},
 		{"retransmission_q_counters", "QUERY_Q_COUNTER", ""},

@@ -106,7 +106,6 @@ func (h *HCA) driverGeneralCaps(p mlx5.HCACap) {
 	p.SetLogMaxKLMListSize(16)
 	p.SetUMRModifyEntitySizeDisabled(true) // no memory keys in stock at probe
 	p.SetXRC(true)
-	p.SetAtomic(true)
 	p.SetEthNetOffloads(true)
 	p.SetNICFlowTable(true)
 	p.SetCQModeration(true)
@@ -118,7 +117,6 @@ func (h *HCA) driverGeneralCaps(p mlx5.HCACap) {
 	p.SetRetransmissionQCounters(true)
 	p.SetEnhancedErrorQCounters(true)
 	p.SetRoCEAccl(true)
-	p.SetCCQueryAllowed(true)
 	p.SetPcamReg(true)
 	p.SetMcamReg(true)
 	p.SetDeviceFrequencyKhz(frequencyKHz)

@@ -367,6 +367,8 @@ func TestNewRefuses(t *testing.T) {
 		"negative QPs":       {LogMaxQP: -1},
 		"too many contexts":  {LogMaxUC: 16},
 		"fewer than no uctx": {LogMaxUC: -2},
+		"vectors for nobody": {Memory: newMemory(1 << 20), Vectors: 1},
+		"nothing to boot":    {Interrupt: func(int) {}, Vectors: 1},
 	} {
 		if h, err := New(c); err == nil || h != nil {
 			t.Errorf("%s: got a device and %v", what, err)

@@ -16,9 +16,10 @@ type cqRing struct {
 	eq     *eqRing
 	buf    buffer
 	log    uint8
-	stride uint64 // of entries: 64 or 128 bytes
-	ignore bool   // oi: an overrun is the driver's affair
-	record uint64 // address of the doorbell record: the consumer counter, then what it was armed with
+	stride uint64  // of entries: 64 or 128 bytes
+	ignore bool    // oi: an overrun is the driver's affair
+	record uint64  // address of the doorbell record: the consumer counter, then what it was armed with
+	ci     [4]byte // what was read there last
 	pi     uint32
 	armed  bool
 	only   bool   // armed for solicited completions only
@@ -49,8 +50,7 @@ func (h *HCA) complete(r *cqRing, e *cqe, solicited bool) bool {
 		return false
 	}
 	if !r.ignore {
-		var ci [4]byte
-		if h.mem.ReadDMA(r.record, ci[:]) == nil && (r.pi-binary.BigEndian.Uint32(ci[:]))&counterMask >= 1<<r.log {
+		if h.mem.ReadDMA(r.record, r.ci[:]) == nil && (r.pi-binary.BigEndian.Uint32(r.ci[:]))&counterMask >= 1<<r.log {
 			r.fail(h, cqOverflow, 1)
 			return false
 		}
@@ -93,6 +93,10 @@ func (r *cqRing) fail(h *HCA, status, syndrome uint8) {
 
 // notify posts the completion event.
 func (h *HCA) notify(r *cqRing) {
+	if h.driver == nil {
+		h.Raise(Event{mlx5.EventComp, r.cqn})
+		return
+	}
 	var data eventBytes // struct mlx5_eqe_comp
 	binary.BigEndian.PutUint32(data[24:], r.cqn)
 	h.post(r.eq, mlx5.EventComp, 0, &data)
@@ -240,8 +244,7 @@ func (h *HCA) resize(q *cq, r *cqRing, in mlx5.ModifyCQIn) check {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var ci [4]byte
-	if h.mem.ReadDMA(r.record, ci[:]) != nil || (r.pi-binary.BigEndian.Uint32(ci[:]))&counterMask > 1<<wide.log {
+	if h.mem.ReadDMA(r.record, r.ci[:]) != nil || (r.pi-binary.BigEndian.Uint32(r.ci[:]))&counterMask > 1<<wide.log {
 		return badCQSize
 	}
 	if h.put(r, &cqe{cqeSize - 1: cqeResize << 4}) != nil {

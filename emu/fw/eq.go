@@ -36,6 +36,17 @@ func (r *eqRing) takes(t mlx5.EventType) bool {
 // linux/mlx5/device.h).
 type eventBytes [28]byte
 
+// object returns the queue that an event is about.
+func (b *eventBytes) object(t mlx5.EventType) uint32 {
+	switch t {
+	case mlx5.EventPortChange:
+		return 0
+	case mlx5.EventCQError: // struct mlx5_eqe_cq_err
+		return binary.BigEndian.Uint32(b[:])
+	}
+	return binary.BigEndian.Uint32(b[24:]) // struct mlx5_eqe_qp_srq, struct mlx5_eqe_comp
+}
+
 // post writes an event and signals it if the driver waits.
 func (h *HCA) post(r *eqRing, t mlx5.EventType, subtype uint8, data *eventBytes) {
 	var e [eqeSize]byte
@@ -69,8 +80,13 @@ func (h *HCA) post(r *eqRing, t mlx5.EventType, subtype uint8, data *eventBytes)
 	}
 }
 
-// report posts an event to the queue that takes its type, if there is one.
+// report posts an event to the queue that takes its type, if there is one. Where
+// no driver has made any it goes to Notify.
 func (h *HCA) report(t mlx5.EventType, subtype uint8, data *eventBytes) {
+	if h.driver == nil {
+		h.Raise(Event{t, data.object(t)})
+		return
+	}
 	if r := h.routes[t&0xff].Load(); r != nil {
 		h.post(r, t, subtype, data)
 	}

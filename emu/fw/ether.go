@@ -59,14 +59,14 @@ func (h *HCA) sendFrames(q *sendQueue, w *wqe, ds int) bool {
 		binary.BigEndian.PutUint16(frame[2*macBytes+2:], tci)
 	}
 	if w.op == opLSO {
-		return h.segment(frame, mss, n)
+		return h.segment(q, frame, mss, n)
 	}
-	h.sendFrame(frame, flags&ethL3Sum != 0, flags&ethL4Sum != 0)
+	h.sendFrame(q, frame, flags&ethL3Sum != 0, flags&ethL4Sum != 0)
 	return true
 }
 
 // sendFrame sends a frame whose checksums may be left to the device.
-func (h *HCA) sendFrame(frame []byte, l3, l4 bool) {
+func (h *HCA) sendFrame(q *sendQueue, frame []byte, l3, l4 bool) {
 	var v layers
 	if (l3 || l4) && v.parse(frame) {
 		v.sum(frame, l3, l4)
@@ -75,7 +75,7 @@ func (h *HCA) sendFrame(frame []byte, l3, l4 bool) {
 		frame = append(frame, make([]byte, leastFrame-n)...)
 	}
 	h.loopback(frame)
-	h.transmit(frame, false, false)
+	q.last = h.transmit(frame, false, false)
 }
 
 // layers is where a frame's headers are.
@@ -172,7 +172,7 @@ const (
 )
 
 // segment sends a long TCP packet as frames of mss bytes each (LSO).
-func (h *HCA) segment(f []byte, mss, inline int) bool {
+func (h *HCA) segment(q *sendQueue, f []byte, mss, inline int) bool {
 	var v layers
 	if !v.parse(f) || v.proto != protoTCP || mss < 1 || len(f) < v.l4+tcpBytes {
 		return false
@@ -210,7 +210,7 @@ func (h *HCA) segment(f []byte, mss, inline int) bool {
 			now &^= tcpCWR
 		}
 		g[v.l4+13] = now
-		h.sendFrame(g, true, true)
+		h.sendFrame(q, g, true, true)
 	}
 	return true
 }

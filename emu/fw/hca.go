@@ -5,8 +5,8 @@
 // takes the time that its profile tells it to.
 //
 // It knows neither the kernel nor PCI: a front end (emu/uverbs in process,
-// a PCI function in a virtual machine) hands it a command's bytes. With memory
-// to work on, its queues move data: everything between queue pairs travels as
+// a PCI function in a virtual machine) hands it a command's bytes, and memory in
+// which its queues lie and move data: everything between queue pairs travels as
 // Ethernet frames with RoCE in them, and so do the frames of a network
 // interface. Connect gives its port a wire, Receive is the wire's end.
 package fw
@@ -30,14 +30,17 @@ type Config struct {
 	LogMaxUC int      // log2 of the user contexts alive at once, 1 to 15; 0: 8; -1: none, a device without DevX
 	Seed     uint64   // of the latencies that are drawn: the same for commands that arrive in the same order
 
-	// With Memory the device is a function that a driver boots: it offers the
-	// driver's commands too, and queues in the host's memory that move. Without, it
-	// is one that a kernel has already booted, and queues are contexts only.
-	Memory    Memory
+	// With Memory queues move: they and what memory keys name lie there. Without,
+	// they are contexts only.
+	Memory Memory
+	MAC    [6]byte // of the port
+
+	// With Interrupt, which needs Memory, the device is a function that a driver
+	// boots: it offers the driver's commands too. Without, it is one that a kernel
+	// has already booted, with RoCE enabled; its events go to Notify.
 	Interrupt func(vector int) // how an event queue wakes the driver; must not block
 	Vectors   int              // 1 to 2048
 	UARs      int              // doorbell pages, from the sixth on; 0: 65536
-	MAC       [6]byte          // of the port
 
 	HealthPoll time.Duration // how often the driver is told to look at the health buffer; 0: DefaultHealthPoll
 	Overflow   func()        // called when an event queue other than one of completions has overflowed; must not block
@@ -72,23 +75,25 @@ type HCA struct {
 	// object. Order: objects, a queue pair, anything else.
 	objects sync.Mutex
 
-	// The rest is nil or zero without Memory.
-	mem        Memory
+	mem  Memory        // nil: queues are contexts only
+	down chan struct{} // closed by Shut
+
+	// The next are nil or zero unless a driver boots the device.
+	driver     *driverCaps
 	interrupt  func(vector int)
 	vectors    int
 	healthPoll time.Duration
 	overflow   func()
-	down       chan struct{} // closed by Shut
-	driver     *driverCaps
 	boot       boot
 	pages      pagePool
-	alive      atomic.Int64 // objects that the pages are for
-	vport      vport
+	alive      atomic.Int64                // objects that the pages are for
 	routes     [256]atomic.Pointer[eqRing] // by event type
 	rootTable  uint32                      // under objects
 
+	vport    vport
 	port     port
 	timers   timers
+	cong     congestion
 	steering atomic.Pointer[matchTable]
 	gsi      atomic.Pointer[qp]
 	groups   groups
@@ -224,10 +229,13 @@ func New(c Config) (*HCA, error) {
 	}
 	h.uctxs = newTable[uctx](1, contexts)
 	h.vport.init(c.MAC)
-	if c.Memory != nil {
+	h.mem, h.down, h.timers.clock = c.Memory, make(chan struct{}), h.clock
+	if c.Interrupt != nil || c.Vectors != 0 || c.UARs != 0 {
 		if err := h.host(c); err != nil {
 			return nil, err
 		}
+	} else if c.Memory != nil {
+		mlx5.NICVPortContext(h.vport.ctx[:]).SetRoCEEn(true)
 	}
 	if c := p.ContextCache; c != nil && !c.Miss.zero() {
 		h.contexts = newLRU(c.QueuePairs)
@@ -247,13 +255,12 @@ func (h *HCA) host(c Config) error {
 		c.Overflow = func() {}
 	}
 	h.healthPoll, h.overflow = c.HealthPoll, c.Overflow
-	if c.Interrupt == nil || c.Vectors < 1 || c.Vectors > 2048 || c.UARs < 0 || c.UARs > 1<<16 {
-		return fmt.Errorf("emu: a device with memory needs Interrupt, 1 to 2048 vectors and at most 65536 UARs, not %d and %d", c.Vectors, c.UARs)
+	if c.Memory == nil || c.Interrupt == nil || c.Vectors < 1 || c.Vectors > 2048 || c.UARs < 0 || c.UARs > 1<<16 {
+		return fmt.Errorf("emu: a device that a driver boots needs Memory, Interrupt, 1 to 2048 vectors and at most 65536 UARs, not %d and %d", c.Vectors, c.UARs)
 	}
-	h.mem, h.interrupt, h.vectors, h.down = c.Memory, c.Interrupt, c.Vectors, make(chan struct{})
+	h.interrupt, h.vectors = c.Interrupt, c.Vectors
 	h.driver = newDriverCaps(h)
 	h.pages = pagePool{has: map[uint64]bool{}, change: make(chan struct{})}
-	h.timers.clock = h.clock
 	if c.UARs > 0 {
 		h.uars = newTable[uar](6, uint32(c.UARs))
 	}
@@ -280,7 +287,7 @@ func (h *HCA) Shut() {
 
 // resources returns the tables of a driver's objects, none in process.
 func (h *HCA) resources() []*table[resource] {
-	if h.mem == nil {
+	if h.driver == nil {
 		return nil
 	}
 	return []*table[resource]{h.xrcds, h.tds, h.tiss, h.tirs, h.rqts, h.sqs, h.rqs, h.srqs, h.fts, h.fgs}
@@ -368,10 +375,6 @@ func (h *HCA) Trace(f func(in, out []byte, took time.Duration)) {
 	h.trace.Store(&f)
 }
 
-// Doorbell takes a store to a doorbell page of a device without memory, which
-// only counts it.
-func (h *HCA) Doorbell(uar uint32, offset int, v uint64) { h.doorbells.Add(1) }
-
 // Event is something that the device tells its driver.
 type Event struct {
 	Type   mlx5.EventType
@@ -388,8 +391,8 @@ func (h *HCA) Notify(f func(Event)) {
 	h.events.Store(&f)
 }
 
-// Raise makes the device report an event, as a fault campaign needs it: without
-// memory, nothing in the device raises one by itself.
+// Raise makes a device that no driver boots report an event: its data path does,
+// and a fault campaign may.
 func (h *HCA) Raise(e Event) {
 	if f := h.events.Load(); f != nil {
 		(*f)(e)
@@ -434,7 +437,7 @@ func (h *HCA) handler(op mlx5.Op) *handler {
 	case int(op) >= len(handlers):
 	case handlers[op].run != nil:
 		return &handlers[op]
-	case h.mem != nil && driverHandlers[op].run != nil:
+	case h.driver != nil && driverHandlers[op].run != nil:
 		return &driverHandlers[op]
 	}
 	return nil
@@ -581,7 +584,7 @@ func (h *HCA) execute(op mlx5.Op, in, out []byte) check {
 	if hd.flags&anyMod == 0 && hdr.OpMod() != 0 {
 		return badOpMod
 	}
-	if h.mem == nil {
+	if h.driver == nil {
 		return h.perform(hd, op, command{in: in, out: out, uid: hdr.UID()})
 	}
 	refused := h.admit(hd, in, hdr.UID())

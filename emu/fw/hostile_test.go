@@ -167,6 +167,7 @@ func TestRefusedUMRMovesNothing(t *testing.T) {
 type sender struct{ wait bool }
 
 func (s *sender) queued() *bool { return &s.wait }
+func (s *sender) lane() lane    { return noLane }
 
 func (s *sender) turn(h *HCA) bool {
 	for range turnPackets {

@@ -8,7 +8,9 @@ import (
 )
 
 // Memory is the host's memory as a device on its bus sees it. Its methods may
-// be called at the same time, and fail for addresses where there is none.
+// be called at the same time, and fail for addresses where there is none. The host
+// reads and writes it too: 4 and 8 aligned bytes are one access, and what one
+// goroutine writes is seen in its order by whoever polls with such accesses.
 type Memory interface {
 	ReadDMA(addr uint64, b []byte) error
 	WriteDMA(addr uint64, b []byte) error
@@ -83,9 +85,10 @@ func (b *buffer) each(off uint64, p []byte, do func(uint64, []byte) error) error
 }
 
 // writeOwned writes an entry of a ring whose last byte gives it to the driver:
-// who polls for that byte must find the others.
+// who polls for that byte must find the others. The word that it is in is one
+// access.
 func (b *buffer) writeOwned(m Memory, off uint64, p []byte) error {
-	last := len(p) - 1
+	last := len(p) - 8
 	if err := b.write(m, off, p[:last]); err != nil {
 		return err
 	}

@@ -108,7 +108,3 @@ func readMCQI(_ *HCA, in, out []byte) check {
 	o.SetDataSize(uint16(copy(o.Data()[:min(len(o.Data()), int(i.DataSize()))], data[min(int(i.Offset()), len(data)):])))
 	return ok
 }
-
-// queryCongStatistics answers zeros: the device controls no congestion, so it
-// neither sends nor handles a CNP.
-func (h *HCA) queryCongStatistics(command) check { return ok }

@@ -130,7 +130,7 @@ func destroy[T any, P interface {
 		u.unuse()
 	}
 	t.release(id)
-	if h.mem != nil {
+	if h.driver != nil {
 		h.reserve(-int(e.cost))
 	}
 	return ok
@@ -281,7 +281,7 @@ const (
 func (h *HCA) createMKey(c command) check {
 	in := mlx5.CreateMKeyIn(c.in)
 	ctx := in.MemoryKeyMKeyEntry()
-	if h.mem != nil && !in.MKeyUmemValid() {
+	if h.driver != nil && !in.MKeyUmemValid() {
 		return h.createHostMKey(c, in)
 	}
 	switch {
@@ -383,7 +383,7 @@ func (h *HCA) createEQ(c command) check {
 	if mlx5.CreateEQIn(c.in).EQContextEntry().LogEQSize() > logMaxEQSize {
 		return badEQSize
 	}
-	if h.mem == nil {
+	if h.driver == nil {
 		return create(h, c, h.eqs)
 	}
 	in := mlx5.CreateEQIn(c.in)
@@ -425,7 +425,7 @@ func (h *HCA) createCQ(c command) check {
 		return badCQSize
 	case ctx.CQESz() > 1:
 		return badCQESize
-	case in.CQUmemValid() != ctx.DBRUmemValid() || h.mem == nil && !in.CQUmemValid():
+	case in.CQUmemValid() != ctx.DBRUmemValid() || h.driver == nil && !in.CQUmemValid():
 		return noUmem
 	}
 	bytes := uint64(64) << ctx.CQESz() << ctx.LogCQSize()

@@ -173,6 +173,7 @@ func (r *route) l3() int {
 type header struct {
 	op             byte
 	solicited, ack bool
+	becn           bool // a CNP
 	qpn, psn       uint32
 	ext            [36]byte // extended headers, in their order
 	extLen         int
@@ -227,6 +228,9 @@ func (r *route) frame(h *header, n int) (frame, payload []byte) {
 	binary.BigEndian.PutUint32(b[8:], h.psn&psnMask)
 	if h.ack {
 		b[8] = bthAckReq
+	}
+	if h.becn { // the recorded one had no MigReq either
+		b[1], b[4] = byte(pad)<<4, bthBECN
 	}
 	copy(b[bthBytes:], h.ext[:h.extLen])
 	return frame, b[bthBytes+h.extLen:][:n]
@@ -433,6 +437,10 @@ func (p *packet) transport(b []byte) verdict {
 	p.psn = binary.BigEndian.Uint32(b[8:]) & psnMask
 	pkey := binary.BigEndian.Uint16(b[2:])
 	low := p.op &^ transportMask
+	if p.op == pktCNP && version == 0 && len(b) == bthBytes+cnpBytes {
+		p.payload = b[bthBytes:]
+		return isRoCE
+	}
 	if version != 0 || low >= numPackets || packetParts[low] == 0 || pkey&0x7fff != wholePkey&0x7fff {
 		return badRoCE
 	}

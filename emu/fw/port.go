@@ -15,6 +15,20 @@ type Wire interface {
 	Send(frame []byte)
 }
 
+// PacedWire is a wire that has a rate, or may be told to pause, and says how much
+// waits for it, by priority. The port does not send faster than it takes: a queue
+// whose last frame had a priority of which much waits has its next turn when there
+// is room, as a port's transmit queue has credit. Its methods are called without
+// locks of the device.
+type PacedWire interface {
+	Wire
+	PriorityOf(frame []byte) int // 0 to 7
+	Backlog(priority int) int    // bytes that wait
+	// OnRoom names a function that is called when the bytes that wait of a priority
+	// were more than low and are not any more.
+	OnRoom(low int, room func(priority int))
+}
+
 // Limits of the port.
 const (
 	// maxWaiting is how many frames may wait to be looked at; more are dropped, as
@@ -22,15 +36,29 @@ const (
 	maxWaiting = 1 << 14
 	// maxFrame is the longest frame that the port takes: its MTU and a VLAN tag.
 	maxFrame = maxMTU + vlanBytes
-	// turnPackets is how many packets a queue sends before others have a turn.
+	// turnPackets is how many packets a queue sends before others have a turn, and
+	// turnBytes how many bytes of frames of an SQ.
 	turnPackets = 16
+	turnBytes   = 64 << 10
+	// backlogHigh is how many bytes of a priority may wait for the wire before queues
+	// that send them have to, and backlogLow how few must be left then.
+	backlogHigh = 256 << 10
+	backlogLow  = 128 << 10
 )
+
+// lane is a priority of a paced wire; noLane is where nothing waits.
+type lane int8
+
+const noLane lane = -1
+
+const numLanes = 8
 
 // runner is a queue that may have something to do.
 type runner interface {
 	// turn does a little of it and reports whether there may be more.
 	turn(h *HCA) (more bool)
 	queued() *bool // whether it waits for a turn, under the port's lock
+	lane() lane    // of the frame that it sent last; for the port's goroutine only
 }
 
 // port is where frames and queues with work wait for the one goroutine that
@@ -40,6 +68,9 @@ type runner interface {
 type port struct {
 	mu      sync.Mutex
 	wire    Wire
+	paced   PacedWire // the same, or nil
+	full    [numLanes]bool
+	parked  [numLanes][]runner // queues that wait until theirs is not full
 	in      [][]byte
 	run     []runner
 	running bool
@@ -79,9 +110,72 @@ func (c *traffic) add(n int) {
 // Connect gives the port a wire; nil takes it away. Frames for the port's own
 // addresses do not leave it.
 func (h *HCA) Connect(w Wire) {
-	h.port.mu.Lock()
-	h.port.wire = w
-	h.port.mu.Unlock()
+	p := &h.port
+	paced, _ := w.(PacedWire)
+	p.mu.Lock()
+	p.wire, p.paced = w, paced
+	p.mu.Unlock()
+	if paced != nil {
+		paced.OnRoom(backlogLow, func(priority int) { h.room(lane(priority)) })
+	}
+	for l := range lane(numLanes) {
+		h.room(l)
+	}
+}
+
+// room gives the queues that wait for a lane their turn.
+func (h *HCA) room(l lane) {
+	if l < 0 || l >= numLanes {
+		return
+	}
+	p := &h.port
+	p.mu.Lock()
+	p.full[l] = false
+	if len(p.parked[l]) == 0 || p.closed {
+		p.mu.Unlock()
+		return
+	}
+	p.run = append(p.run, p.parked[l]...)
+	clear(p.parked[l])
+	p.parked[l] = p.parked[l][:0]
+	h.start()
+}
+
+// crowded looks whether too much waits in a lane that a queue has just sent to.
+func (h *HCA) crowded(l lane) {
+	p := &h.port
+	p.mu.Lock()
+	w := p.paced
+	if l == noLane || w == nil || p.full[l] {
+		p.mu.Unlock()
+		return
+	}
+	p.mu.Unlock()
+	if w.Backlog(int(l)) <= backlogHigh {
+		return
+	}
+	p.mu.Lock()
+	p.full[l] = true
+	p.mu.Unlock()
+	// It may have drained before it was called full, and then nobody tells.
+	if w.Backlog(int(l)) <= backlogLow {
+		h.room(l)
+	}
+}
+
+// park makes a queue wait if its lane is full. Its place stays queued.
+func (p *port) park(r runner) bool {
+	l := r.lane()
+	if l == noLane {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.full[l] || p.closed {
+		return false
+	}
+	p.parked[l] = append(p.parked[l], r)
+	return true
 }
 
 // Receive takes a frame that arrives at the port. The frame belongs to the
@@ -137,16 +231,20 @@ func (h *HCA) serve() {
 			return
 		}
 		p.in, p.run = p.free.in[:0], p.free.run[:0]
-		for _, r := range run {
-			*r.queued() = false
-		}
 		p.mu.Unlock()
 		in = h.receiveAll(in)
 		for i, r := range run {
+			run[i] = nil
+			if p.park(r) {
+				continue
+			}
+			p.mu.Lock()
+			*r.queued() = false
+			p.mu.Unlock()
 			if r.turn(h) {
 				h.wake(r)
 			}
-			run[i] = nil
+			h.crowded(r.lane())
 			in = h.receiveAll(p.arrived(in))
 		}
 		p.free.in, p.free.run = in, run
@@ -176,7 +274,7 @@ func (p *port) arrived(room [][]byte) [][]byte {
 // shut ends the port's work, for ever.
 func (p *port) shut() {
 	p.mu.Lock()
-	p.closed, p.in, p.run = true, nil, nil
+	p.closed, p.in, p.run, p.parked = true, nil, nil, [numLanes][]runner{}
 	p.mu.Unlock()
 }
 
@@ -206,28 +304,33 @@ func kindOf(frame []byte, rdma bool) int {
 }
 
 // transmit sends a frame: to the port itself if it is its own or a multicast
-// that the sender wants to hear, and to the wire.
-func (h *HCA) transmit(frame []byte, rdma, loop bool) {
+// that the sender wants to hear, and to the wire. It returns where it waits.
+func (h *HCA) transmit(frame []byte, rdma, loop bool) lane {
 	p := &h.port
 	p.stats.tx[kindOf(frame, rdma)].add(len(frame))
 	group := frame[0]&groupBit != 0
 	if h.vport.is(frame) {
 		h.Receive(frame)
-		return
+		return noLane
 	}
 	p.mu.Lock()
-	w := p.wire
+	w, paced := p.wire, p.paced
 	p.mu.Unlock()
 	if group && loop {
 		if w == nil {
 			h.Receive(frame)
-			return
+			return noLane
 		}
 		h.Receive(append([]byte(nil), frame...))
+	}
+	l := noLane
+	if paced != nil {
+		l = lane(paced.PriorityOf(frame) & (numLanes - 1))
 	}
 	if w != nil {
 		w.Send(frame)
 	}
+	return l
 }
 
 // loopback gives a multicast frame of a send queue to the receive queues that

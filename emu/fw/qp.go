@@ -10,7 +10,7 @@ func (h *HCA) createQP(c command) check {
 	switch mlx5.ServiceType(ctx.St()) {
 	case mlx5.STRC, mlx5.STUC, mlx5.STUD:
 	case mlx5.STXRC, mlx5.STQp1, mlx5.STRegUMR:
-		if h.mem == nil {
+		if h.driver == nil {
 			return badST
 		}
 	default:
@@ -19,7 +19,7 @@ func (h *HCA) createQP(c command) check {
 	switch ctx.RQType() {
 	case mlx5.RQNormal, mlx5.RQNone:
 	case mlx5.RQShared:
-		if h.mem == nil {
+		if h.driver == nil {
 			return badSRQN
 		}
 	default:
@@ -28,7 +28,7 @@ func (h *HCA) createQP(c command) check {
 	switch {
 	case ctx.PMState() == 2:
 		return badPMState
-	case in.WQUmemValid() != ctx.DBRUmemValid() || h.mem == nil && !in.WQUmemValid():
+	case in.WQUmemValid() != ctx.DBRUmemValid() || h.driver == nil && !in.WQUmemValid():
 		return noUmem
 	}
 	// No check of log_rq_size and log_sq_size: their 4 bits go as far as

@@ -21,11 +21,13 @@ func (h *HCA) queryCapPage(c command) check {
 	if h.driver != nil {
 		return h.driver.query(mlx5.QueryHCACapIn(c.in), mlx5.QueryHCACapOut(c.out).Capability())
 	}
-	switch mlx5.CapType(mlx5.QueryHCACapIn(c.in).OpMod() >> 1) {
-	case mlx5.CapGeneral:
+	switch t := mlx5.CapType(mlx5.QueryHCACapIn(c.in).OpMod() >> 1); {
+	case t == mlx5.CapGeneral:
 		h.generalCaps(mlx5.HCACap(mlx5.QueryHCACapOut(c.out).Capability()))
-	case mlx5.CapRoCE:
+	case t == mlx5.CapRoCE:
 		roceCaps(mlx5.RoCECap(mlx5.QueryHCACapOut(c.out).Capability()))
+	case t == capAtomic && h.mem != nil:
+		atomicCaps(mlx5.AtomicCaps(mlx5.QueryHCACapOut(c.out).Capability()))
 	default:
 		return badCapPage
 	}
@@ -50,6 +52,8 @@ func (h *HCA) generalCaps(p mlx5.HCACap) {
 	p.SetMaxWQESzSQ(1024)
 	p.SetMaxWQESzRQ(512)
 	p.SetMaxQPCnt(maxCounters)
+	p.SetAtomic(h.mem != nil)
+	p.SetCCQueryAllowed(true)
 	p.SetLocalCaAckDelay(16)
 	p.SetNumPorts(numPorts)
 	p.SetPortType(1) // Ethernet
@@ -83,7 +87,7 @@ func (h *HCA) queryAdapter(c command) check {
 func (h *HCA) queryISSI(c command) check {
 	o := mlx5.QueryISSIOut(c.out)
 	o.SetCurrentISSI(1)
-	if h.mem != nil {
+	if h.driver != nil {
 		h.boot.mu.Lock()
 		o.SetCurrentISSI(h.boot.issi)
 		h.boot.mu.Unlock()

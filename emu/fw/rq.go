@@ -19,8 +19,9 @@ type recvQueue struct {
 	stride uint64
 	skip   uint64 // bytes in front of the data segments
 	record uint64
-	count  uint32 // entries that were taken
-	mask   uint32 // of the record's counter
+	rec    [4]byte // what was read there last
+	count  uint32  // entries that were taken
+	mask   uint32  // of the record's counter
 	shared bool
 	head   uint16 // of the chain
 	limit  uint16 // that raises an event; 0: none
@@ -29,7 +30,7 @@ type recvQueue struct {
 	cq     *cqRing
 	index  uint32 // the driver's own, of an XRC SRQ
 	dead   bool
-	raw    [512]byte
+	raw    []byte // of an entry, once there was one
 }
 
 // receive is an entry that was taken.
@@ -70,7 +71,10 @@ func (h *HCA) take(q *recvQueue, r *receive) taking {
 	if q.shared {
 		at = uint64(q.head) & (1<<q.log - 1)
 	}
-	raw := q.raw[:min(q.stride, maxRQEntry)]
+	if q.raw == nil {
+		q.raw = make([]byte, min(q.stride, maxRQEntry))
+	}
+	raw := q.raw
 	if q.buf.read(h.mem, at*q.stride, raw) != nil {
 		q.broken = true
 		return tookBroken
@@ -105,11 +109,10 @@ func appendReceives(s []sge, b []byte) (_ []sge, room uint64) {
 // waiting returns how many entries the driver has posted that nobody took. The
 // queue is locked.
 func (h *HCA) waiting(q *recvQueue) (n uint32, good bool) {
-	var rec [4]byte
-	if h.mem.ReadDMA(q.record, rec[:]) != nil {
+	if h.mem.ReadDMA(q.record, q.rec[:]) != nil {
 		return 0, false
 	}
-	n = (binary.BigEndian.Uint32(rec[:]) - q.count) & q.mask
+	n = (binary.BigEndian.Uint32(q.rec[:]) - q.count) & q.mask
 	return n, n <= 1<<q.log
 }
 

@@ -23,14 +23,16 @@ type sendQueue struct {
 	at     uint64 // of the first block in buf, behind a receive queue
 	log    uint8
 	record uint64
-	cc     uint16 // what was taken
+	rec    [4]byte // what was read there last
+	cc     uint16  // what was taken
 	broken bool
 
 	// The rest is of an SQ.
 	running bool // its state lets it work
 	wait    bool // queued at the port, under the port's lock
 	who     user
-	wqe     wqe
+	wqe     *wqe
+	last    lane // of the last frame
 }
 
 // Ring takes a doorbell of a send queue. It returns at once; the queue works
@@ -62,15 +64,42 @@ func (h *HCA) sendQueueOf(number uint32) *sendQueue {
 	return nil
 }
 
+// Doorbells within a UAR page (linux/mlx5/cq.h, doorbell.h).
+const (
+	bellCQ        = 0x20
+	bellSend      = 0x800 // two buffers, bellStep apart, of which a page has two pairs
+	bellStep      = 0x100
+	bellSolicited = 1 << 24
+)
+
+// Doorbell takes a store of 8 bytes to a doorbell page: of the first of a work
+// request, or of what arms a completion queue. There is nothing anywhere else.
+func (h *HCA) Doorbell(uar uint32, offset int, v uint64) {
+	first, second := uint32(v>>32), uint32(v)
+	switch {
+	case offset == bellCQ:
+		h.ArmCQ(second&counterMask, first&counterMask, first&bellSolicited != 0)
+	case offset >= bellSend && offset%bellStep == 0:
+		h.Ring(second >> 8)
+	}
+}
+
+// posted returns how many blocks the program has posted that were not taken.
+func (h *HCA) posted(q *sendQueue) (n uint16, good bool) {
+	if h.mem.ReadDMA(q.record+4, q.rec[:]) != nil {
+		return 0, false
+	}
+	return uint16(binary.BigEndian.Uint32(q.rec[:])) - q.cc, true
+}
+
 // next reads the next work request and returns how many units of 16 bytes it
 // has; 0 if there is none, or if the queue makes no sense. That breaks it.
 func (h *HCA) next(q *sendQueue, w *wqe) (ds int) {
-	var rec [4]byte
-	if h.mem.ReadDMA(q.record+4, rec[:]) != nil {
+	posted, good := h.posted(q)
+	if !good {
 		h.breakQueue(q)
 		return 0
 	}
-	posted := uint16(binary.BigEndian.Uint32(rec[:])) - q.cc
 	if posted == 0 {
 		return 0
 	}
@@ -134,25 +163,28 @@ func (h *HCA) run(q *sendQueue, running, reset bool) {
 }
 
 func (q *sendQueue) queued() *bool { return &q.wait }
+func (q *sendQueue) lane() lane    { return q.last }
 
 // turn sends up to a turn's frames of an SQ.
 func (q *sendQueue) turn(h *HCA) (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for range turnPackets {
+	sent := uint64(0)
+	for n := 0; n < turnPackets && sent < turnBytes; n++ {
 		if !q.running || q.broken {
 			return false
 		}
-		ds := h.next(q, &q.wqe)
+		ds := h.next(q, q.wqe)
 		if ds == 0 {
 			return false
 		}
-		w := &q.wqe
-		w.op = w.raw[3]
+		w := q.wqe
+		w.op, w.bytes = w.raw[3], 0
 		if w.op != opNOP && !h.sendFrames(q, w, ds) {
 			h.failSQ(q, w)
 			return false
 		}
+		sent += w.bytes
 		if w.raw[11]&wqeCompletion != 0 {
 			h.completeSQ(q, w, &cqe{cqeOpcode: cqeRequest << 4})
 		}

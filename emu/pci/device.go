@@ -238,13 +238,10 @@ func (d *device) failed() bool {
 	return d.fatal
 }
 
-// Doorbells within a UAR page (linux/mlx5/cq.h, doorbell.h; driver, eq.c).
+// Doorbells of event queues within a UAR page (driver, eq.c).
 const (
-	bellCQ     = 0x20
-	bellEQArm  = 0x40
-	bellEQ     = 0x48
-	bellSend   = 0x800 // two buffers, 0x100 apart, of which a page has two pairs
-	bellSolici = 1 << 24
+	bellEQArm = 0x40
+	bellEQ    = 0x48
 )
 
 // doorbell takes a store to a UAR page.
@@ -267,12 +264,5 @@ func (d *device) doorbell(off int64, b []byte) {
 		b = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, first[1]), v)
 		at -= 4
 	}
-	second := binary.BigEndian.Uint32(b[4:])
-	switch {
-	case at == bellCQ:
-		first := binary.BigEndian.Uint32(b)
-		d.hca.ArmCQ(second&0xffffff, first&0xffffff, first&bellSolici != 0)
-	case at >= bellSend && at%0x100 == 0:
-		d.hca.Ring(second >> 8)
-	}
+	d.hca.Doorbell(uint32(off/uarPage), int(at), binary.BigEndian.Uint64(b))
 }

@@ -109,7 +109,7 @@ func FuzzAccess(f *testing.F) {
 	f.Add(bytes.Join([][]byte{
 		access(0, devCtl, 0x10, 0xa8), access(1, regCmdqLow, 0, 0, 0x10, 0), access(1, regDoorbell, 0xff, 0xff, 0xff, 0xff),
 		access(1, regCmdqLow, 0, 0, 0x17, 0), access(2, regHealth, make([]byte, 64)...), access(1, firstUAR*uarPage+bellEQArm, 4, 0, 0, 1),
-		access(1, firstUAR*uarPage+bellSend, 0, 0, 0, 0, 0, 0, 0x40, 0), access(3, capVendor, make([]byte, 24)...),
+		access(1, firstUAR*uarPage+0x800, 0, 0, 0, 0, 0, 0, 0x40, 0), access(3, capVendor, make([]byte, 24)...),
 	}, nil))
 	f.Add(bytes.Join([][]byte{access(0, capVPD+2, 0, 0), access(0, capVendor+gatewayControl, 0xa, 0, 0, 0), access(0, capVendor+gatewayAddr, 0x20, 0, 0, 0x80),
 		access(0, 0x10, 0xff, 0xff, 0xff, 0xff), access(1, tableAt, make([]byte, 16)...), access(2, tableEnd-4, make([]byte, 8)...)}, nil))

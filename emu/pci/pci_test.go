@@ -325,6 +325,7 @@ func TestSlots(t *testing.T) {
 
 // Doorbells of 8 bytes may come in two halves.
 func TestDoorbells(t *testing.T) {
+	const bellCQ, bellSend = 0x20, 0x800
 	d := newDriver(t, Config{})
 	d.boot()
 	const page = firstUAR * uarPage

@@ -403,6 +403,9 @@ func (f *File) undo(op mlx5.Op, id uint32) unix.Errno {
 		cmd.SetUID(uint16(f.uid.Load()))
 	}
 	errno := f.exec(in[:], out[:])
+	if op == mlx5.OpCreateUmem && errno == 0 {
+		f.d.mem.unpin(id) // the device uses it no more
+	}
 	if op == mlx5.OpAllocUAR && !f.gone.Load() {
 		return 0 // the driver does not look (mlx5_ib_mmap_free), so a page in use is lost
 	}
@@ -438,8 +441,8 @@ func (f *File) queryEQN(b *bundle) unix.Errno {
 // maxUmem keeps the list of pages within the reach of one command.
 const maxUmem = 1 << 36
 
-// umemReg is MLX5_IB_METHOD_DEVX_UMEM_REG: it pins the memory and tells the
-// device its pages. The process's addresses play the physical ones, and no two
+// umemReg is MLX5_IB_METHOD_DEVX_UMEM_REG: it pins the memory, so that it stays
+// until it is deregistered, and tells the device its pages. The process's addresses play the physical ones, and no two
 // pages of 4 KiB are taken for neighbours, so the device gets those whatever
 // sizes the user allows.
 func (f *File) umemReg(b *bundle) unix.Errno {
@@ -460,15 +463,19 @@ func (f *File) umemReg(b *bundle) unix.Errno {
 	case length == 0 || length > maxUmem || addr+length < addr:
 		return unix.EINVAL
 	}
-	if _, mapped := usermem.Resolve(addr, int(length)); !mapped {
-		return unix.EFAULT
-	}
 	sizes, errno := b.get(abi.MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP).constant(page)
 	if errno != 0 {
 		return errno
 	}
+	if _, mapped := usermem.Resolve(addr, int(length)); !mapped {
+		return unix.EFAULT
+	}
 	if sizes&page == 0 { // devx_umem_find_best_pgsize
 		return unix.EINVAL
+	}
+	pin, errno := f.d.mem.pin(addr, int(length))
+	if errno != 0 {
+		return errno
 	}
 	pages := (addr%page + length + page - 1) / page
 	in := make([]byte, mlx5.CreateUmemInSize+8*pages)
@@ -483,9 +490,11 @@ func (f *File) umemReg(b *bundle) unix.Errno {
 		binary.BigEndian.PutUint64(in[mlx5.CreateUmemInSize+8*i:], (addr&^(page-1)+i*page)|3)
 	}
 	if errno := f.exec(in, out[:]); errno != 0 {
+		f.d.mem.drop(pin)
 		return errno
 	}
 	id := mlx5.CreateUmemOut(out[:]).UmemID()
+	f.d.mem.settle(pin, id)
 	if errno := b.get(abi.MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID).put32(id); errno != 0 {
 		_ = f.undo(mlx5.OpCreateUmem, id)
 		return errno

@@ -392,14 +392,14 @@ func TestUnplug(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page.Store64(0, 1)
+	page.Store64(0x800, 1)
 	d := f.d
 	d.Unplug()
 	d.Unplug()
 	want(t, "modify", r.modify(b.qp, b.qpn).call(f), unix.EIO)
 	want(t, "destroy", r.destroy(b.qp).call(f), unix.EIO)
 	want(t, "the header comes first", r.method(0x1777, 1).call(f), unix.EPROTONOSUPPORT)
-	page.Store64(0, 1)
+	page.Store64(0x800, 1)
 	if n := d.hca.Stats().Doorbells; n != 1 {
 		t.Errorf("%d doorbells: one after the device was gone", n)
 	}

@@ -15,7 +15,7 @@ import (
 
 func TestBadOptions(t *testing.T) {
 	for rest, part := range map[string]string{
-		"nonsense":             `no option "nonsense": profile, latency, submit, per_1000_qps, cache, miss, threads, slots, clock, log_max_qp, kernel, devx, seed, name`,
+		"nonsense":             `no option "nonsense": profile, latency, submit, per_1000_qps, cache, miss, threads, slots, clock, addr, log_max_qp, kernel, devx, seed, name`,
 		",":                    `no option ""`,
 		"seed=1,":              `no option ""`,
 		"=1":                   `no option ""`,
@@ -38,7 +38,7 @@ func TestBadOptions(t *testing.T) {
 		"threads=two":          "option threads=two: a number from 1 to 64",
 		"slots=32":             "option slots=32: a number from 1 to 31",
 		"slots=":               "option slots=: a number from 1 to 31",
-		"clock=sundial":        "option clock=sundial: real or virtual",
+		"clock=sundial":        "option clock=sundial: real, virtual, or virtual:NAME",
 		"log_max_qp=23":        "option log_max_qp=23: a number from 1 to 22",
 		"kernel=6":             "option kernel=6: a version such as 5.15",
 		"kernel=6.1-rc1":       "option kernel=6.1-rc1: a version",

@@ -19,7 +19,9 @@
 //	                   command on another one takes longer, likewise
 //	threads=N          commands that firmware executes at once, 1 to 64
 //	slots=N            command slots, 1 to 31
-//	clock=real|virtual what the commands take their time on
+//	clock=real|virtual|virtual:NAME
+//	                   what commands and packets take their time on; devices with the same NAME share one
+//	addr=N             of the port, 1 to 254; default 1: MAC address 02:00:00:00:00:N, IP address 192.0.2.N
 //	log_max_qp=N       log2 of the queue pairs alive at once, 1 to 22; default 17
 //	kernel=X.Y         the kernel whose error reporting is followed; default 6.1
 //	devx=on|off        a firmware with or without user contexts
@@ -28,6 +30,22 @@
 //
 // Files opened by the same name are contexts of one device, which is made at
 // the first and gone with the last.
+//
+// Queue pairs move data, as the device does everywhere: work requests in
+// registered memory, a store to the doorbell page, completions. What a queue pair
+// sends to another one of the same device stays in it. A wire to other devices is
+// whatever HCA().Connect is given:
+//
+//	a, _ := uverbs.Lookup("emu:name=a,addr=1")
+//	b, _ := uverbs.Lookup("emu:name=b,addr=2")
+//	link, err := wire.NewLink(wire.NewRealClock(), wire.Params{}, wire.Params{}, 1)
+//	a.HCA().Connect(link.A)
+//	link.A.Connect(a.HCA().Receive)
+//	…
+//
+// The device reads and writes registered memory by itself, on goroutines of its
+// own, as a card on its bus does; package devx has the accesses that keep the
+// order (QP.Post, CQ.Entry).
 //
 // It answers DevX. The verbs commands (create, modify and query of a verbs
 // queue pair) get EOPNOTSUPP: they go through the driver's own code, and a
@@ -66,13 +84,17 @@ func (driver) Open(rest string) (devx.File, devx.Info, error) {
 }
 
 // portMAC is the address of a device's port, locally administered.
-var portMAC = [6]byte{2, 0, 0, 0, 0, 1}
+func portMAC(addr uint8) [6]byte { return [6]byte{2, 0, 0, 0, 0, addr} }
 
 // Device is an emulated device and the part of the kernel in front of it.
 type Device struct {
 	name    string
 	info    devx.Info
 	hca     *fw.HCA
+	mem     memory
+	shut    sync.Once
+	addr    uint8
+	clock   string     // that it shares with others of the same; "": none
 	kernel  [2]int     // major and minor version
 	outbox  bool       // the kernel passes firmware's answer on (Linux 5.18 and later)
 	lost    unix.Errno // of a call whose answer was lost with the device
@@ -119,9 +141,19 @@ func acquire(rest string) (*Device, error) {
 func (d *Device) release() {
 	devicesMu.Lock()
 	defer devicesMu.Unlock()
-	if d.opens--; d.opens == 0 && devices[d.name] == d {
+	if d.opens--; d.opens > 0 {
+		return
+	}
+	if devices[d.name] == d {
 		delete(devices, d.name)
 	}
+	d.stop()
+}
+
+// stop ends what the device does by itself, and takes the memory away.
+func (d *Device) stop() {
+	d.shut.Do(d.hca.Shut)
+	d.mem.end()
 }
 
 // config is what the options say.
@@ -136,6 +168,8 @@ type config struct {
 	threads int
 	slots   int
 	kernel  [2]int
+	addr    int
+	clock   string
 }
 
 func newDevice(rest string) (*Device, error) {
@@ -143,19 +177,15 @@ func newDevice(rest string) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.fw.MAC = portMAC
-	hca, err := fw.New(c.fw)
-	if err != nil {
-		return nil, err
-	}
 	d := &Device{
 		name:   rest,
-		hca:    hca,
 		kernel: c.kernel,
+		addr:   uint8(c.addr),
+		clock:  c.clock,
 		files:  map[*File]struct{}{},
 		info: devx.Info{
 			Name: Scheme + ":" + rest, Driver: "none", VendorID: 0x15b3, PartID: 0x101d, NUMANode: -1,
-			Firmware: "22.36.1010", BoardID: "MT_0000000359", HCAType: "MT4125", NodeGUID: "0200:00ff:fe00:0001",
+			Firmware: "22.36.1010", BoardID: "MT_0000000359", HCAType: "MT4125", NodeGUID: fmt.Sprintf("0200:00ff:fe00:%04x", c.addr),
 			Stack:    devx.Stack{Kind: devx.StackUnknown, Evidence: "no kernel: emulated inside the process"},
 			Ports:    []devx.Port{{Number: 1, State: "ACTIVE", PhysState: "LinkUp", LinkLayer: "Ethernet", Rate: "100 Gb/sec (4X EDR)"}},
 			Emulated: true,
@@ -167,11 +197,29 @@ func newDevice(rest string) (*Device, error) {
 	} else {
 		d.lost = unix.EIO
 	}
-	hca.Notify(d.event)
+	c.fw.MAC, c.fw.Memory = portMAC(d.addr), &d.mem
+	if c.clock != "" {
+		c.fw.Clock = sharedClock(c.clock)
+	}
+	if d.hca, err = fw.New(c.fw); err != nil {
+		return nil, err
+	}
+	d.hca.Notify(d.event)
 	if err := d.probe(); err != nil {
 		return nil, err
 	}
 	return d, nil
+}
+
+// sharedClock returns the virtual clock of a name: that of a device that has it, or
+// a new one. devicesMu is held.
+func sharedClock(name string) fw.Clock {
+	for _, d := range devices {
+		if d.clock == name {
+			return d.hca.Clock()
+		}
+	}
+	return &fw.VirtualClock{}
 }
 
 // since reports whether the kernel is of that version or later.
@@ -183,7 +231,7 @@ func (d *Device) since(major, minor int) bool {
 func (d *Device) uarUID() bool { return d.since(6, 1) }
 
 func parse(rest string) (config, error) {
-	c := config{profile: "zero", latency: -1, submit: -1, perQPs: -1, miss: -1, kernel: [2]int{6, 1}}
+	c := config{profile: "zero", latency: -1, submit: -1, perQPs: -1, miss: -1, kernel: [2]int{6, 1}, addr: 1}
 	seen := map[string]bool{}
 	if rest == "" {
 		return c, c.finish()
@@ -201,7 +249,7 @@ func parse(rest string) (config, error) {
 	return c, c.finish()
 }
 
-const optionNames = "profile, latency, submit, per_1000_qps, cache, miss, threads, slots, clock, log_max_qp, kernel, devx, seed, name"
+const optionNames = "profile, latency, submit, per_1000_qps, cache, miss, threads, slots, clock, addr, log_max_qp, kernel, devx, seed, name"
 
 func (c *config) set(key, value string) (err error) {
 	switch key {
@@ -222,14 +270,17 @@ func (c *config) set(key, value string) (err error) {
 	case "slots":
 		c.slots, err = number(key, value, 1, 31)
 	case "clock":
-		switch value {
-		case "real":
+		kind, name, named := strings.Cut(value, ":")
+		switch {
+		case value == "real":
 			c.fw.Clock = fw.NewRealClock()
-		case "virtual":
-			c.fw.Clock = &fw.VirtualClock{}
+		case kind == "virtual" && named == (name != ""):
+			c.fw.Clock, c.clock = &fw.VirtualClock{}, name
 		default:
-			err = fmt.Errorf("option clock=%s: real or virtual", value)
+			err = fmt.Errorf("option clock=%s: real, virtual, or virtual:NAME", value)
 		}
+	case "addr":
+		c.addr, err = number(key, value, 1, 254)
 	case "log_max_qp":
 		c.fw.LogMaxQP, err = number(key, value, 1, 22)
 	case "kernel":
@@ -352,16 +403,17 @@ func (d *Device) probe() error {
 	}
 	// RoCE v1 and v2 of the link-local and of the IPv4 address, in the order of
 	// the reference card's table.
-	linkLocal := [16]byte{0xfe, 0x80, 8: 0x00, 9: 0x00, 10: 0x00, 11: 0xff, 12: 0xfe, 13: 0x00, 14: 0x00, 15: 0x01}
-	ipv4 := [16]byte{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: 1} // TEST-NET-1
+	linkLocal := [16]byte{0xfe, 0x80, 8: 0x00, 9: 0x00, 10: 0x00, 11: 0xff, 12: 0xfe, 13: 0x00, 14: 0x00, 15: d.addr}
+	ipv4 := [16]byte{10: 0xff, 11: 0xff, 12: 192, 13: 0, 14: 2, 15: d.addr} // TEST-NET-1
+	mac := portMAC(d.addr)
 	for i, gid := range [][16]byte{linkLocal, linkLocal, ipv4, ipv4} {
 		in, out := make([]byte, mlx5.SetRoCEAddressInSize), make([]byte, mlx5.SetRoCEAddressOutSize)
 		mlx5.PutHeader(in, mlx5.OpSetRoCEAddress, 0)
 		mlx5.SetRoCEAddressIn(in).SetRoCEAddressIndex(uint16(i))
 		a := mlx5.SetRoCEAddressIn(in).RoCEAddress()
 		copy(a.SourceL3Address(), gid[:])
-		a.SetSourceMAC4732(binary.BigEndian.Uint16(portMAC[:]))
-		a.SetSourceMAC310(binary.BigEndian.Uint32(portMAC[2:]))
+		a.SetSourceMAC4732(binary.BigEndian.Uint16(mac[:]))
+		a.SetSourceMAC310(binary.BigEndian.Uint32(mac[2:]))
 		a.SetRoCEVersion(uint8(2 * (i % 2))) // 0 is v1, 2 is v2
 		if i == 1 {
 			a.SetRoCEL3Type(1) // IPv6; 0 is IPv4, and RoCE v1
@@ -398,6 +450,7 @@ func (d *Device) Unplug() {
 	files := d.files
 	d.files = map[*File]struct{}{}
 	d.mu.Unlock()
+	d.stop()
 	for f := range files {
 		f.gone.Store(true)
 		f.endChannels()

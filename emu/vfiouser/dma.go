@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"devxlab.example/internal/dma"
 )
 
 // pageSize is the granularity of mappings (capability pgsizes).
@@ -105,9 +107,9 @@ func transfer(mem, b []byte, write bool) (ok bool) {
 		}
 	}()
 	if write {
-		store(mem, b)
+		dma.Store(mem, b)
 	} else {
-		load(b, mem)
+		dma.Load(b, mem)
 	}
 	return true
 }

@@ -72,6 +72,13 @@ func (p *Port) Backlog(priority int) int {
 	return p.ways[Out].queued[priority]
 }
 
+// PriorityOf returns a frame's priority: by Priority, or what took its place.
+func (p *Port) PriorityOf(frame []byte) int {
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
+	return p.e.priority(frame) % Priorities
+}
+
 // OnRoom names a function that is called when the bytes of a priority that wait
 // to be sent were more than low and are not any more. With it and Backlog an
 // endpoint sends as fast as the wire takes it, and loses nothing when it is

@@ -15,6 +15,7 @@ import (
 // docs/architecture.md too.
 var may = map[string][]string{
 	"internal/cheader":       {},
+	"internal/dma":           {},
 	"internal/headergen":     {"internal/cheader"},
 	"internal/headergen/cmd": {"internal/headergen"},
 	"internal/qpparams":      {"mlx5"},
@@ -34,9 +35,9 @@ var may = map[string][]string{
 	"timerfix":               {"mlx5", "devx", "batch"},
 	"emu/fw":                 {"mlx5"},
 	"emu/wire":               {},
-	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/usermem"},
+	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/dma", "internal/usermem"},
 	"emu/pci":                {"mlx5", "emu/fw"},
-	"emu/vfiouser":           {},
+	"emu/vfiouser":           {"internal/dma"},
 	"cm/roce":                {},
 	"cm/capture":             {"cm/roce"},
 	"verify":                 {"mlx5", "devx"},

@@ -7,7 +7,9 @@
 // garbage collector does not see, so whatever they point to must neither move
 // nor be freed: memory mapped by this package. The emulated uverbs file plays
 // the kernel's copy_from_user and copy_to_user; Resolve is its page table, and
-// an address that is not in it is a fault, never a crash.
+// an address that is not in it is a fault, never a crash. Memory that a device may
+// access by itself is pinned, as the kernel pins pages: it stays until it is
+// unpinned, even if the program frees it.
 package usermem
 
 import (
@@ -19,14 +21,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Region is mapped memory, from Alloc until Free.
+// Region is mapped memory, from Alloc until Free and until it is not pinned.
 type Region struct {
-	b    []byte
-	addr uint64
+	b     []byte
+	addr  uint64
+	pins  int // under mu, as the next
+	freed bool
 }
 
 var (
 	mu   sync.Mutex
+	kept int                       // regions that were freed and are pinned
 	live atomic.Pointer[[]*Region] // sorted by address; replaced, never changed
 )
 
@@ -50,8 +55,8 @@ func Alloc(n int) (*Region, error) {
 	return r, nil
 }
 
-// Free unmaps the region. Its bytes must not be used afterwards; a second call
-// does nothing.
+// Free unmaps the region, now or when it is pinned no more. Its bytes must not be
+// used afterwards; a second call does nothing.
 func (r *Region) Free() error {
 	mu.Lock()
 	defer mu.Unlock()
@@ -62,6 +67,34 @@ func (r *Region) Free() error {
 	}
 	next := slices.Delete(slices.Clone(old), at, at+1)
 	live.Store(&next)
+	if r.freed = true; r.pins > 0 {
+		kept++
+		return nil
+	}
+	return unix.Munmap(r.b)
+}
+
+// Pin keeps the region in which the n bytes at addr lie mapped until Unpin. It
+// returns false if they do not lie within one live region.
+func Pin(addr uint64, n int) (*Region, bool) {
+	mu.Lock()
+	defer mu.Unlock()
+	r := find(addr, n)
+	if r == nil {
+		return nil, false
+	}
+	r.pins++
+	return r, true
+}
+
+// Unpin takes a Pin back.
+func (r *Region) Unpin() error {
+	mu.Lock()
+	defer mu.Unlock()
+	if r.pins--; r.pins > 0 || !r.freed {
+		return nil
+	}
+	kept--
 	return unix.Munmap(r.b)
 }
 
@@ -74,6 +107,16 @@ func (r *Region) Addr() uint64 { return r.addr }
 // Resolve returns the n bytes at addr, or false if they do not lie within one
 // live region. It allocates nothing.
 func Resolve(addr uint64, n int) ([]byte, bool) {
+	r := find(addr, n)
+	if r == nil {
+		return nil, false
+	}
+	off := addr - r.addr
+	return r.b[off : off+uint64(n) : off+uint64(n)], true
+}
+
+// find returns the live region in which n bytes at addr lie, or nil.
+func find(addr uint64, n int) *Region {
 	rs := regions()
 	lo, hi := 0, len(rs)
 	for lo < hi {
@@ -84,17 +127,21 @@ func Resolve(addr uint64, n int) ([]byte, bool) {
 		}
 	}
 	if lo == 0 || n < 0 {
-		return nil, false
+		return nil
 	}
 	r := rs[lo-1]
-	if off := addr - r.addr; off <= uint64(len(r.b)) && uint64(n) <= uint64(len(r.b))-off {
-		return r.b[off : off+uint64(n) : off+uint64(n)], true
+	if off := addr - r.addr; off > uint64(len(r.b)) || uint64(n) > uint64(len(r.b))-off {
+		return nil
 	}
-	return nil, false
+	return r
 }
 
-// Live returns the number of regions that have not been freed.
-func Live() int { return len(regions()) }
+// Live returns the number of regions that are mapped.
+func Live() int {
+	mu.Lock()
+	defer mu.Unlock()
+	return len(regions()) + kept
+}
 
 func regions() []*Region {
 	if p := live.Load(); p != nil {

@@ -282,3 +282,55 @@ func TestResolveAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations; right answers: %v", n, ok)
 	}
 }
+
+// A pinned region stays mapped when it is freed, and is no one's to find.
+func TestPin(t *testing.T) {
+	before := Live()
+	r, err := Alloc(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, size := r.Addr(), len(r.Bytes())
+	for range 2 {
+		if p, ok := Pin(addr+1, size-1); !ok || p != r {
+			t.Fatalf("Pin: %v, %v", p, ok)
+		}
+	}
+	for _, n := range []int{-1, size, size + 1} {
+		if _, ok := Pin(addr+1, n); ok {
+			t.Errorf("%d bytes were pinned", n)
+		}
+	}
+	for range 2 {
+		if err := r.Free(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, ok := Resolve(addr, 1); ok {
+		t.Error("a freed region was resolved")
+	}
+	if _, ok := Pin(addr, 1); ok {
+		t.Error("a freed region was pinned")
+	}
+	r.Bytes()[0] = 1 // still mapped
+	if err := r.Unpin(); err != nil || Live() != before+1 {
+		t.Errorf("%v; %d regions mapped, want %d", err, Live(), before+1)
+	}
+	r.Bytes()[0] = 2
+	if err := r.Unpin(); err != nil || Live() != before {
+		t.Errorf("%v; %d regions mapped, want %d", err, Live(), before)
+	}
+}
+
+func TestPinBeforeFree(t *testing.T) {
+	r := alloc(t, 1)
+	if _, ok := Pin(r.Addr(), 1); !ok {
+		t.Fatal("not pinned")
+	}
+	if err := r.Unpin(); err != nil {
+		t.Error(err)
+	}
+	if b, ok := Resolve(r.Addr(), 1); !ok || b[0] != 0 {
+		t.Error("it is gone, and nobody freed it")
+	}
+}

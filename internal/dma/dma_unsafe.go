@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-package vfiouser
+package dma
 
 import (
 	"encoding/binary"
@@ -9,13 +9,11 @@ import (
 )
 
 // load and store copy between shared memory and b, which are as long as each
-// other. 4 and 8 bytes that are aligned are one access, because the guest writes
-// doorbell records and polls ownership bits while we are at it; copy promises
-// nothing of that.
+// other: 4 and 8 bytes that are aligned in one access.
 //
 // unsafe.Pointer: each use points to the first byte of a slice that has as many
 // bytes as the integer and is aligned for it (aligned). The memory is mapped, not
-// Go's; it stays mapped because memory.access holds memory.mu.
+// Go's; whoever calls keeps it mapped.
 
 func load(b, mem []byte) {
 	switch {
