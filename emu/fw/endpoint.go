@@ -165,7 +165,7 @@ func (h *HCA) follow(q *qp, to mlx5.State) {
 		}
 	case mlx5.StateRTS:
 		if was == mlx5.StateRTR {
-			e.req.start(c)
+			e.req.start(c, h.profile.AckTimeout)
 		}
 	}
 	if to == mlx5.StateRTR || to == mlx5.StateRTS {
@@ -184,7 +184,7 @@ func (e *endpoint) connect(h *HCA, c mlx5.QPC) {
 		e.mtu = 4096
 	}
 	e.remote = c.RemoteQPN()
-	e.req.limits(c)
+	e.req.limits(c, h.profile.AckTimeout)
 	e.rsp.limits(c)
 	a := c.PrimaryAddressPath()
 	r, _ := h.routeFrom(a.SrcAddrIndex())

@@ -185,6 +185,36 @@ func TestPeerInErr(t *testing.T) {
 	}
 }
 
+// A profile may say that its device waits longer than the attribute. What is
+// published of a ConnectX-6 are 3.5 to 3.8 s for every time-out from 10 to 16,
+// and 58 s for 20.
+func TestProfileAckTimeout(t *testing.T) {
+	p, err := ProfileByName("published")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for timeout, want := range map[uint8][2]time.Duration{
+		10: {3500 * time.Millisecond, 3800 * time.Millisecond},
+		16: {3500 * time.Millisecond, 3800 * time.Millisecond},
+		20: {57500 * time.Millisecond, 58500 * time.Millisecond},
+	} {
+		o := usual
+		o.timeout = timeout
+		n := newNet(t)
+		a, b := n.end(0, mlx5.STRC), n.end(1, mlx5.STRC)
+		slow := *n.host[0].h.profile
+		slow.AckTimeout = p.AckTimeout
+		n.host[0].h.profile = &slow
+		n.connect(a, b, o)
+		n.link[0].set(func([]byte) []time.Duration { return nil })
+		a.post(work{op: opSend, n: 10})
+		n.run(want[0])
+		a.expect("too early")
+		n.run(want[1] - want[0])
+		a.expect("dead peer", done{op: cqeRequestErr, syndrome: 0x15, vendor: 0x81, wqe: opSend})
+	}
+}
+
 // Retries of an RNR NAK come exactly after its delay. What moves when they are
 // used up is as recorded on a card: out_of_buffer there, rnr_nak_retry_err and
 // req_cqe_error here, each by 1 if there is no retry.
