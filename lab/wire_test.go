@@ -106,12 +106,12 @@ func checkPrograms(t *testing.T, out string) {
 	t.Helper()
 	var got []string
 	for line := range strings.Lines(out) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "ok "); ok {
-			got = append(got, name)
+		if !strings.HasPrefix(line, "#") {
+			got = append(got, strings.TrimPrefix(strings.TrimSpace(line), "ok "))
 		}
 	}
-	if !slices.Equal(got, programs) || strings.Count(out, "\n") != len(programs) {
-		t.Errorf("%s", out)
+	if t.Log(out); !slices.Equal(got, programs) {
+		t.Errorf("not all went well: %q", got)
 	}
 }
 
@@ -161,6 +161,7 @@ func TestLabTwoGuests(t *testing.T) {
 func TestLabTwoCards(t *testing.T) {
 	o := trafficOptions(t)
 	var out bytes.Buffer
+	o.SMP, o.Append = 2, "tsc=reliable" // programs that poll would take turns of 4 ms on one
 	o.Devices, o.Tap, o.Stdout, o.Stderr = 2, filepath.Join(t.TempDir(), "tap.pcapng"), &out, &out
 	o.HCA, o.Args = []string{o.Devxlab, "emu"}, []string{"sh", guestScripts + "traffic.sh", "netns"}
 	if _, err := Run(t.Context(), o); err != nil {

@@ -372,3 +372,28 @@ func TestFlushLate(t *testing.T) {
 	n.run(time.Minute)
 	a.expect("RESET")
 }
+
+// looper is a wire that is shown what the port sends to itself.
+type looper struct {
+	cable
+	looped int
+}
+
+func (l *looper) Looped([]byte) { l.looped++ }
+
+// What a card sends to itself goes to no wire, but a wire may look at it.
+func TestLooper(t *testing.T) {
+	n := newNetOf(t, 1)
+	l := &looper{cable: cable{timers: timers{clock: n.clock}, to: n.host[0].h}}
+	n.host[0].h.Connect(l)
+	a, b := n.end(0, mlx5.STRC), n.end(0, mlx5.STRC)
+	n.connect(a, b, usual)
+	b.recv(0, 1024)
+	a.post(work{op: opSend, n: 1000})
+	n.run(time.Millisecond)
+	a.expect("requester", done{wqe: opSend})
+	b.expect("responder", done{op: cqeRecvSend, n: 1000})
+	if l.looped != 4+1 || len(l.frames) != 0 { // a message of four packets, and its acknowledgement
+		t.Errorf("%d frames looped, %d on the wire", l.looped, len(l.frames))
+	}
+}

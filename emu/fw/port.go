@@ -15,6 +15,13 @@ type Wire interface {
 	Send(frame []byte)
 }
 
+// Looper is what a Wire may be too: it is shown each frame that the port sends to
+// its own address, which goes to no wire. Looped must neither block nor keep or
+// change the frame.
+type Looper interface {
+	Looped(frame []byte)
+}
+
 // Limits of the port.
 const (
 	// maxWaiting is how many frames may wait to be looked at; more are dropped, as
@@ -211,13 +218,16 @@ func (h *HCA) transmit(frame []byte, rdma, loop bool) {
 	p := &h.port
 	p.stats.tx[kindOf(frame, rdma)].add(len(frame))
 	group := frame[0]&groupBit != 0
-	if h.vport.is(frame) {
-		h.Receive(frame)
-		return
-	}
 	p.mu.Lock()
 	w := p.wire
 	p.mu.Unlock()
+	if h.vport.is(frame) {
+		if l, ok := w.(Looper); ok {
+			l.Looped(frame)
+		}
+		h.Receive(frame)
+		return
+	}
 	if group && loop {
 		if w == nil {
 			h.Receive(frame)

@@ -49,6 +49,7 @@ pair() {
   wait $!
   if [ $status = 0 ] && [ "$(tail -n 1 /tmp/far)" = $good ]; then
     echo "ok $1"
+    echo "# $(($(date +%s) - began)) s"
   else
     echo "failed $1: exit $status"
     tail -n 20 /tmp/near
@@ -57,6 +58,7 @@ pair() {
   fi
 }
 
+began=$(date +%s)
 until_true up
 echo ok ping
 N=${ITERATIONS:-100}
