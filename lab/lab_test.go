@@ -100,7 +100,6 @@ cat /sys/class/infiniband/mlx5_0/ports/1/hw_counters/rx_atomic_requests`}
 	if _, err := Run(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	checkTap(t, o.Tap)
 	got := strings.Fields(out.String())
 	got = slices.DeleteFunc(got, func(s string) bool {
 		return !slices.Contains([]string{"rc", "uc", "ud", "srq", "rping", "atomic", "100"}, s)
@@ -108,6 +107,7 @@ cat /sys/class/infiniband/mlx5_0/ports/1/hw_counters/rx_atomic_requests`}
 	if !slices.Equal(got, []string{"rc", "uc", "ud", "srq", "rping", "atomic", "100"}) {
 		t.Errorf("%q", out.String())
 	}
+	checkTap(t, o.Tap)
 }
 
 // What the kernel says about itself fails a run whose program does not mind.

@@ -44,9 +44,8 @@ func TestLabRXE(t *testing.T) {
 		if err != nil || v <= 0 {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if k := (key{f[1], f[2]}); true {
-			figures[k] = append(figures[k], v)
-		}
+		k := key{f[1], f[2]}
+		figures[k] = append(figures[k], v)
 		if !slices.Contains(order, f[1]) {
 			order = append(order, f[1])
 		}
