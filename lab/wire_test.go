@@ -97,6 +97,7 @@ func trafficOptions(t *testing.T) Options {
 	t.Helper()
 	o := realLabOf(t, "lab-full", ImageFull)
 	o.Put = []Copy{{From: "testdata/guest", To: guestScripts}}
+	o.Timeout = 15 * time.Minute
 	o.Env = []string{"CONNECTIONS=" + connections(), "LIMIT=240"}
 	return o
 }
