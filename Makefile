@@ -10,6 +10,8 @@
 # make lab-test     the tests of that
 # make lab-faults   the faults of the lab that take minutes: 60 s without an answer, two
 #              CPUs, each kernel
+# make lab-wire     two cards in a guest, two guests, and bad wires between them, with
+#              those that take minutes
 # make lab-matrix   tries the emulated HCA under each kernel that Debian packages
 # make conformance  runs rdma-core's own tests on it and writes docs/conformance.md
 # make lint    gofmt, vet, staticcheck, govulncheck
@@ -30,7 +32,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-test lab-faults lab-matrix conformance lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lab-test lab-faults lab-wire lab-matrix conformance lint race fuzz cross generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -62,6 +64,9 @@ lab-test: gocheck
 
 lab-faults: gocheck
 	@DEVXLAB_REQUIRE=lab,faults DEVXLAB_FAULTS=all $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
+
+lab-wire: gocheck
+	@DEVXLAB_REQUIRE=lab-full,faults,tshark DEVXLAB_FAULTS=all $(GO) test -count=1 -timeout 60m -run '^TestLab(Traffic|Two|WireFaults|LossyWire|RXE)' -v ./lab
 
 lab-matrix: gocheck
 	@$(GO) run ./cmd/devxlab lab matrix

@@ -89,7 +89,7 @@ func TestLabDevice(t *testing.T) {
 func TestLabTraffic(t *testing.T) {
 	o := realLabOf(t, "lab-full", ImageFull)
 	var out bytes.Buffer
-	o.Devices, o.HCA, o.Stdout = 1, []string{o.Devxlab, "emu"}, &out
+	o.Devices, o.HCA, o.Stdout, o.Tap = 1, []string{o.Devxlab, "emu"}, &out, filepath.Join(t.TempDir(), "tap.pcapng")
 	o.Args = []string{"sh", "-c", `for t in rc uc ud srq; do
 	ibv_${t}_pingpong -e -g 1 -n 100 > /dev/null & sleep 1
 	ibv_${t}_pingpong -e -g 1 -n 100 localhost | grep -q '^100 iters' && wait $! && echo $t
@@ -107,6 +107,7 @@ cat /sys/class/infiniband/mlx5_0/ports/1/hw_counters/rx_atomic_requests`}
 	if !slices.Equal(got, []string{"rc", "uc", "ud", "srq", "rping", "atomic", "100"}) {
 		t.Errorf("%q", out.String())
 	}
+	checkTap(t, o.Tap)
 }
 
 // What the kernel says about itself fails a run whose program does not mind.

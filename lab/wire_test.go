@@ -5,36 +5,47 @@ package lab
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"devxlab.example/internal/require"
 )
 
 // twoGuests boots two machines whose cards are on one wire, and runs a program
-// in each; the second has the card with the address 192.168.7.2.
-func twoGuests(t *testing.T, o Options, wire, first, second string) (outFirst, outSecond string) {
+// in each; the second has the card with the address 192.168.7.2. It returns what
+// the first said, and the file of the tap.
+func twoGuests(t *testing.T, o Options, wire, first, second string) (out, tap string) {
 	t.Helper()
 	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	a, b, tap := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "tap.pcapng")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	emu := exec.CommandContext(ctx, o.Devxlab, "emu", "--socket", a, "--socket", b, "--wire", wire, "--tap", filepath.Join(dir, "tap.pcapng"))
+	emu := exec.CommandContext(ctx, o.Devxlab, "emu", "--socket", a, "--socket", b, "--wire", wire, "--tap", tap)
+	emu.Cancel = func() error { return emu.Process.Signal(os.Interrupt) } // so that the tap is whole
 	var said bytes.Buffer
 	emu.Stdout, emu.Stderr = &said, &said
 	if err := emu.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	end := sync.OnceFunc(func() {
 		cancel()
 		_ = emu.Wait()
 		if t.Failed() {
 			t.Log(said.String())
 		}
-	}()
-	for end := time.Now().Add(20 * time.Second); !exists(a) || !exists(b); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
+	})
+	defer end()
+	for until := time.Now().Add(20 * time.Second); !exists(a) || !exists(b); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
 			t.Fatalf("no sockets: %s", said.String())
 		}
 	}
@@ -62,26 +73,181 @@ func twoGuests(t *testing.T, o Options, wire, first, second string) (outFirst, o
 	if client.err != nil || s.err != nil {
 		t.Fatalf("%v\n%s\nthe other guest: %v\n%s", client.err, client.out, s.err, s.out)
 	}
-	return client.out, s.out
+	end()
+	return client.out, tap
 }
 
-// Two guests talk over a link: the kernel's own traffic, and RDMA that each
-// kernel's connection manager set up.
-func TestLabTwoGuests(t *testing.T) {
+// programs are those of testdata/guest/traffic.sh, in their order.
+var programs = []string{"ping", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "rping", "ucmatose", "udaddy", "cmtime",
+	"ib_send_lat", "ib_write_bw", "ib_read_lat", "ib_atomic_lat"}
+
+// guestScripts is where the guest has testdata/guest.
+const guestScripts = "/tmp/guest/"
+
+// connections is how many cmtime makes. It asks for all at once, and the other side
+// has 4.3 s for each before its request is repeated: 1000 take it a minute.
+func connections() string {
+	if os.Getenv("DEVXLAB_FAULTS") == "all" {
+		return "1000"
+	}
+	return "100"
+}
+
+func trafficOptions(t *testing.T) Options {
+	t.Helper()
 	o := realLabOf(t, "lab-full", ImageFull)
-	client, server := twoGuests(t, o, "delay=100us",
-		`for i in $(seq 100); do ping -c 1 -W 1 192.168.7.2 > /dev/null && break; done; ping -c 1 192.168.7.2 > /dev/null && echo ping
-for i in $(seq 30); do ibv_rc_pingpong -g 3 -n 100 192.168.7.2 | grep '^100 iters' && break; sleep 1; done
-for i in $(seq 30); do rping -c -a 192.168.7.2 -C 3 && echo rping && break; sleep 1; done`,
-		`ibv_rc_pingpong -g 3 -n 100 | grep '^100 iters'; timeout 60 rping -s -C 3 && echo rping`)
-	for _, want := range []string{"ping\n", "100 iters in ", "rping\n"} {
-		if !strings.Contains(client, want) {
-			t.Errorf("the client has no %q: %s", want, client)
+	o.Put = []Copy{{From: "testdata/guest", To: guestScripts}}
+	o.Timeout = 15 * time.Minute
+	o.Env = []string{"CONNECTIONS=" + connections(), "LIMIT=240"}
+	return o
+}
+
+// checkPrograms looks whether all went well, and nothing else was said.
+func checkPrograms(t *testing.T, out string) {
+	t.Helper()
+	var got []string
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, "#") {
+			got = append(got, strings.TrimPrefix(strings.TrimSpace(line), "ok "))
 		}
 	}
-	for _, want := range []string{"100 iters in ", "rping\n"} {
-		if !strings.Contains(server, want) {
-			t.Errorf("the server has no %q: %s", want, server)
+	if t.Log(out); !slices.Equal(got, programs) {
+		t.Errorf("not all went well: %q", got)
+	}
+}
+
+// checkTap looks whether Wireshark finds everything in a tap's file well formed:
+// it must have found RoCEv2 in it, nothing malformed and no error. It comes last,
+// since without Wireshark it skips the test.
+func checkTap(t *testing.T, file string) {
+	t.Helper()
+	path, err := exec.LookPath("tshark")
+	if err != nil {
+		err = fmt.Errorf("%w: apt-get install tshark", err)
+	}
+	require.Have(t, "tshark", err)
+	args := []string{"-r", file, "-q", "-z", "expert,warn", "-z", "io,phs"}
+	// RoCEv2 has no UDP checksum, also over IPv6 (InfiniBand Architecture Specification, annex A17).
+	for _, o := range []string{"ip.check_checksum", "tcp.check_checksum", "udp.check_checksum", "udp.ignore_ipv6_zero_checksum"} {
+		args = append(args, "-o", o+":TRUE")
+	}
+	// What programs send is a pattern, or nothing in particular: no protocol to be guessed.
+	for _, h := range []string{"rpcrdma_infiniband", "smb_direct_infiniband", "nvme_rdma", "iser_infiniband", "lnet_ib", "sdp_infiniband"} {
+		args = append(args, "--disable-heuristic", h)
+	}
+	out, err := exec.Command(path, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text := string(out)
+	t.Log(text)
+	if regexp.MustCompile(`(?m)^Errors \(|Malformed`).MatchString(text) || !strings.Contains(text, "infiniband") {
+		t.Error("tshark finds errors, or no RoCEv2")
+	}
+	for _, m := range warnLine.FindAllStringSubmatch(text, -1) {
+		if m[1] != "Sequence" || m[2] != "TCP" { // resets and repeats of the kernel's TCP are its own affair
+			t.Errorf("tshark warns: %s", m[0])
 		}
 	}
+}
+
+// warnLine is a line of tshark's table: how often, group, protocol and what.
+var warnLine = regexp.MustCompile(`(?m)^ +\d+ +(\S+) +(\S+)  .*$`)
+
+// Two guests talk over a link: the kernel's own traffic, RDMA that each kernel's
+// connection manager set up, and RDMA without that.
+func TestLabTwoGuests(t *testing.T) {
+	o := trafficOptions(t)
+	client, tap := twoGuests(t, o, "delay=100us", "sh "+guestScripts+"traffic.sh guest 192.168.7.2", "sh "+guestScripts+"traffic.sh serve")
+	checkPrograms(t, client)
+	checkTap(t, tap)
+}
+
+// Two cards of one guest do the same, once the second is in a network namespace
+// of its own.
+func TestLabTwoCards(t *testing.T) {
+	o := trafficOptions(t)
+	var out bytes.Buffer
+	o.SMP, o.Append = 2, "tsc=reliable" // programs that poll would take turns of 4 ms on one
+	o.Devices, o.Tap, o.Stdout, o.Stderr = 2, filepath.Join(t.TempDir(), "tap.pcapng"), &out, &out
+	o.HCA, o.Args = []string{o.Devxlab, "emu"}, []string{"sh", guestScripts + "traffic.sh", "netns"}
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	checkPrograms(t, out.String())
+	checkTap(t, o.Tap)
+}
+
+// wireFaults is what testdata/guest/faults.py has to say, without the times.
+const wireFaults = `
+sound: 16*ok; peer 10*ok; RTS RTS
+sound counters: none; peer rx_write_requests+2 rx_read_requests+2 rx_atomic_requests+2
+dead wire: 12/0x81 3*5/0xf9; peer nothing; ERR RTS
+dead wire counters: local_ack_timeout_err+8 req_cqe_error+3 req_cqe_flush_error+2 resp_cqe_error+1 resp_cqe_flush_error+1; peer none
+peer in ERR: 12/0x81 2*5/0xf9; peer 2*5/0xf9; ERR ERR
+peer in ERR counters: local_ack_timeout_err+8 req_cqe_error+3 req_cqe_flush_error+2; peer resp_cqe_error+2 resp_cqe_flush_error+2
+receive entries posted in ERR, late: nothing; peer 3*5/0xf9; RTS ERR
+receive entries posted in ERR, late counters: none; peer resp_cqe_error+3 resp_cqe_flush_error+3
+RNR retry 0: 13/0x87; peer nothing; ERR RTS
+RNR retry 0 counters: rnr_nak_retry_err+1 req_cqe_error+1; peer out_of_buffer+1
+RNR retry 1: 13/0x87; peer nothing; ERR RTS
+RNR retry 1 counters: rnr_nak_retry_err+2 req_cqe_error+1; peer out_of_buffer+2
+RNR for ever: ok; peer ok; RTS RTS
+RNR for ever counters: rnr_nak_retry_err; peer out_of_buffer
+wrong rkey: 10/0x88 5/0xf9; peer nothing; ERR ERR
+wrong rkey counters: req_cqe_error+2 req_cqe_flush_error+1 req_remote_access_errors+1; peer resp_remote_access_errors+1
+RTR without ARP: errno 110
+RTR with ARP: RTS
+bad wire: 120*ok; peer 40*ok; RTS RTS
+bad wire counters: local_ack_timeout_err packet_seq_err implied_nak_seq_err; peer out_of_sequence duplicate_request rx_write_requests rx_read_requests rx_atomic_requests
+bad wire: added 40 of 40, 20 of 20 READs whole
+`
+
+// Faults of the wire and of the peer, as a program of an unmodified rdma-core sees
+// them: completions with the vendor's syndromes, states, and counters of sysfs.
+func TestLabWireFaults(t *testing.T) {
+	onePair(t, "sh "+guestScripts+"apart.sh && exec python3 "+guestScripts+"faults.py", wireFaults)
+}
+
+// Programs that know nothing of it get through a wire that loses and is far longer
+// than their time-out.
+func TestLabLossyWire(t *testing.T) {
+	allFaults(t)
+	onePair(t, "sh "+guestScripts+"lossy.sh", `
+ibv_rc_pingpong 0
+ibv_rc_pingpong server 0
+rping 0
+rping server 0
+mlx5_0 local_ack_timeout_err
+mlx5_0 duplicate_request
+mlx5_1 local_ack_timeout_err
+mlx5_1 duplicate_request
+`)
+}
+
+// onePair runs a script in a guest of two cards, which can change the wire.
+// What it says but for requests and lines that begin with # has to be want.
+func onePair(t *testing.T, script, want string) {
+	t.Helper()
+	o := trafficOptions(t)
+	in, answer := io.Pipe()
+	defer answer.Close()
+	dir := t.TempDir()
+	c := &controller{t: t, path: filepath.Join(dir, "control"), answer: answer}
+	o.Devices, o.Tap, o.Stdin, o.Stdout, o.Stderr = 2, filepath.Join(dir, "tap.pcapng"), in, c, c
+	o.HCA, o.Args = []string{o.Devxlab, "emu", "--control", c.path}, []string{"sh", "-c", script}
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatalf("%v\n%s", err, c.all.String())
+	}
+	var got []string
+	for line := range strings.Lines(c.all.String()) {
+		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "@") {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	if !slices.Equal(got, strings.Split(strings.TrimSpace(want), "\n")) {
+		t.Errorf("%s", c.all.String())
+	}
+	t.Log(c.all.String())
+	checkTap(t, o.Tap)
 }

@@ -37,7 +37,7 @@ type emuCmd struct {
 	MAC            string         `placeholder:"ADDRESS" help:"MAC address of the port; that of each further card is one more."`
 	Wire           wire.Params    `placeholder:"PARAMS" help:"What the wire does to frames, each way: rate=100G,delay=5us,loss=1%. See docs/wire.md."`
 	Seed           uint64         `help:"Of what the wire leaves to chance."`
-	Tap            string         `placeholder:"FILE" help:"Write what is on the wire to a pcapng file."`
+	Tap            string         `placeholder:"FILE" help:"Write what is on the wire, and what cards send to themselves, to a pcapng file."`
 	Log            string         `placeholder:"FILE" help:"Write each command that the driver issues, and what it does wrong, to a file."`
 	Once           bool           `help:"End when each card has had a client, and none is left."`
 }

@@ -180,7 +180,7 @@ func TestEmuErrors(t *testing.T) {
 		{"emu --socket " + file + " --mac x", exitUsage, "unicast"},
 		{"emu --socket " + file + " --fault silent:nth=0", exitUsage, "a number, 1 to"},
 		{"emu --socket " + file + " --wire loss=1%", exitUsage, "give a second --socket"},
-		{"emu --socket " + file + " --tap x", exitUsage, "give a second --socket"},
+		{"emu --socket " + file + " --tap " + file + "/x", exitFailed, "not a directory"},
 		{"emu --socket " + file + " --socket y --wire loss=2", exitUsage, "loss"},
 		{"emu --socket " + file + "2 --socket " + file + "2", exitUsage, "twice"},
 		{"emu --socket " + file + " --latency 2h", exitUsage, "above 1m5s"},

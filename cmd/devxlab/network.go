@@ -16,28 +16,31 @@ import (
 // switch with a port for each of more.
 type network struct {
 	ports  []*wire.Port
-	closer interface{ Close() }
+	closer interface{ Close() } // nil: a card alone has none
 	tap    *wire.Tap
+	own    []*wire.TapInterface // of each card
 	file   *os.File
 }
 
-// network returns nil for a card alone, which has no wire.
+// network returns nil for a card alone that nobody listens to.
 func (c emuCmd) network() (*network, error) {
-	if len(c.Socket) < 2 {
-		if c.Tap != "" || c.Wire != (wire.Params{}) {
-			return nil, usageError{errors.New("--wire and --tap need a wire, and a card alone has none: give a second --socket")}
-		}
+	if len(c.Socket) < 2 && c.Wire != (wire.Params{}) {
+		return nil, usageError{errors.New("--wire needs a wire, and a card alone has none: give a second --socket")}
+	}
+	if len(c.Socket) < 2 && c.Tap == "" {
 		return nil, nil
 	}
 	n := &network{}
 	clock, began := wire.NewRealClock(), time.Now()
-	if len(c.Socket) == 2 {
+	switch len(c.Socket) {
+	case 1:
+	case 2:
 		l, err := wire.NewLink(clock, c.Wire, c.Wire, c.Seed)
 		if err != nil {
 			return nil, usageError{err}
 		}
 		n.ports, n.closer = []*wire.Port{l.A, l.B}, l
-	} else {
+	default:
 		s, err := wire.NewSwitch(clock, len(c.Socket), c.Wire, c.Seed)
 		if err != nil {
 			return nil, usageError{err}
@@ -50,10 +53,17 @@ func (c emuCmd) network() (*network, error) {
 	if c.Tap == "" {
 		return n, nil
 	}
-	var err error
-	if n.file, err = os.Create(c.Tap); err != nil {
-		n.closer.Close()
-		return nil, err
+	if err := n.tapAll(c.Tap, len(c.Socket), clock, began); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	return n, nil
+}
+
+// tapAll writes to a file what passes the ports, and what cards send to themselves
+// or, alone, to nobody.
+func (n *network) tapAll(path string, cards int, clock *wire.RealClock, began time.Time) (err error) {
+	if n.file, err = os.Create(path); err != nil {
+		return err
 	}
 	n.tap = wire.NewTap(n.file, wire.TapOptions{Epoch: began, Drops: true})
 	tapped := n.ports
@@ -62,21 +72,54 @@ func (c emuCmd) network() (*network, error) {
 	}
 	for i, p := range tapped {
 		if err := p.Tap(n.tap, fmt.Sprintf("card %d", i+1)); err != nil {
-			return nil, errors.Join(err, n.close())
+			return err
 		}
 	}
-	return n, nil
+	for i := range cards {
+		own, err := n.tap.Interface(fmt.Sprintf("card %d alone", i+1), clock)
+		if err != nil {
+			return err
+		}
+		n.own = append(n.own, own)
+	}
+	return nil
 }
+
+// tappedWire is what a card is connected to if there is a tap.
+type tappedWire struct {
+	port *wire.Port // nil: the card is alone
+	own  *wire.TapInterface
+}
+
+// Send gives a frame to the wire, if there is one.
+func (w tappedWire) Send(frame []byte) {
+	if w.port != nil {
+		w.port.Send(frame)
+		return
+	}
+	w.own.Write(frame, "no wire")
+}
+
+// Looped is what the card sends to itself.
+func (w tappedWire) Looped(frame []byte) { w.own.Write(frame, "loopback") }
 
 // connect plugs a card into its port.
 func (n *network) connect(i int, f *pci.Function) {
-	f.Connect(n.ports[i])
-	n.ports[i].Connect(f.Receive)
+	var port *wire.Port
+	if len(n.ports) > 0 {
+		port = n.ports[i]
+		port.Connect(f.Receive)
+	}
+	if n.tap != nil {
+		f.Connect(tappedWire{port, n.own[i]})
+	} else {
+		f.Connect(port)
+	}
 }
 
 // change gives the wire new parameters, each way.
 func (n *network) change(text string) error {
-	if n == nil {
+	if n == nil || len(n.ports) == 0 {
 		return errors.New("a card alone has no wire")
 	}
 	params, err := wire.Parse(text)
@@ -95,7 +138,9 @@ func (n *network) close() error {
 	if n == nil {
 		return nil
 	}
-	n.closer.Close()
+	if n.closer != nil {
+		n.closer.Close()
+	}
 	if n.tap == nil {
 		return nil
 	}

@@ -3,6 +3,7 @@
 package fw
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -93,4 +94,41 @@ func TestAlarmSetBefore(t *testing.T) {
 		}
 	}
 	a.Close()
+}
+
+// What is set in the background makes no time pass, and rings at its instant on
+// the way to something else; on a real clock it rings by itself. It is set again,
+// taken back, and silent once the device is gone.
+func TestBackground(t *testing.T) {
+	c := &VirtualClock{}
+	c.Busy(1)
+	defer c.Busy(-1)
+	tm := timers{clock: c}
+	var rang []time.Duration
+	b := background{timer: timer{ring: func() { rang = append(rang, c.Now()) }}}
+	tm.setBackground(&b, time.Minute)
+	tm.setBackground(&b, time.Second)
+	if c.Now() != 0 {
+		t.Errorf("time passed: %v", c.Now())
+	}
+	c.SleepUntil(2 * time.Second)
+	tm.setBackground(&b, 3*time.Second)
+	tm.stopBackground(&b)
+	c.SleepUntil(time.Hour)
+	if !slices.Equal(rang, []time.Duration{time.Second}) {
+		t.Errorf("rang at %v", rang)
+	}
+
+	tm = timers{clock: NewRealClock()}
+	ring := make(chan struct{}, 1)
+	b = background{timer: timer{ring: func() { ring <- struct{}{} }}}
+	for range 2 {
+		tm.setBackground(&b, 0)
+		<-ring
+	}
+	tm.close()
+	tm.setBackground(&b, tm.clock.Now()+time.Hour)
+	if b.real.Stop() {
+		t.Error("set on a device that is gone")
+	}
 }

@@ -65,6 +65,8 @@ type VirtualClock struct {
 	busy     int
 	sleepers sleepers
 	seq      uint64
+
+	background timerQueue
 }
 
 type sleeper struct {
@@ -129,12 +131,44 @@ func (c *VirtualClock) SleepUntil(t time.Duration) {
 // runs then, and the rest follow when it sleeps or is done.
 func (c *VirtualClock) advance() {
 	for len(c.sleepers) > 0 && len(c.sleepers) >= c.busy {
+		if len(c.background) > 0 && c.background[0].at <= c.sleepers[0].at {
+			x := heap.Pop(&c.background).(*timer)
+			c.now = max(c.now, x.at)
+			c.busy++
+			go func() {
+				x.ring()
+				c.Busy(-1)
+			}()
+			continue
+		}
 		next := heap.Pop(&c.sleepers).(sleeper)
 		c.now = next.at // never earlier: none is let in that is past
 		if a := next.alarm; a != nil {
 			a.waiting, a.set = false, false
 		}
 		close(next.wake)
+	}
+}
+
+// setBackground has a timer ring at an instant, or after it, if the clock comes
+// that far: alone it makes no time pass. Whoever looks again and again would
+// otherwise keep the clock from ever coming to rest.
+func (c *VirtualClock) setBackground(x *timer, at time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x.pos != 0 {
+		heap.Remove(&c.background, x.pos-1)
+	}
+	x.at, x.seq = at, c.seq
+	c.seq++
+	heap.Push(&c.background, x)
+}
+
+func (c *VirtualClock) stopBackground(x *timer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if x.pos != 0 {
+		heap.Remove(&c.background, x.pos-1)
 	}
 }
 

@@ -47,8 +47,8 @@ type endpoint struct {
 	loop  bool // it hears its own multicasts
 	wait  bool // queued at the port, under the port's lock
 	last  lane // of the frame that was sent last
-	polls int  // looks at the receive queue since it went to ERR
-	poll  timer
+	polls int  // looks at the receive queue since it went to ERR, while they become more seldom
+	poll  background
 }
 
 func (e *endpoint) queued() *bool { return &e.wait }
@@ -185,6 +185,8 @@ func (h *HCA) follow(q *qp, to mlx5.State) {
 	case mlx5.StateErr:
 		if was != mlx5.StateErr {
 			more = e.fail(h)
+		} else {
+			e.rsp.silence()
 		}
 	case mlx5.StateRTR:
 		if was != mlx5.StateRTR {
@@ -195,7 +197,7 @@ func (h *HCA) follow(q *qp, to mlx5.State) {
 		}
 	case mlx5.StateRTS:
 		if was == mlx5.StateRTR {
-			e.req.start(c)
+			e.req.start(c, h.profile.AckTimeout)
 		}
 	}
 	if to == mlx5.StateRTR || to == mlx5.StateRTS {
@@ -226,7 +228,7 @@ func (e *endpoint) connect(h *HCA, c mlx5.QPC) {
 		e.mtu = 4096
 	}
 	e.remote = c.RemoteQPN()
-	e.req.limits(c)
+	e.req.limits(c, h.profile.AckTimeout)
 	e.rsp.limits(c)
 	a := c.PrimaryAddressPath()
 	r, _ := h.routeFrom(a.SrcAddrIndex())
@@ -249,7 +251,7 @@ func (e *endpoint) connect(h *HCA, c mlx5.QPC) {
 // restart forgets everything: the queue pair is in RESET.
 func (e *endpoint) restart(h *HCA) {
 	h.timers.stop(&e.req.timer)
-	h.timers.stop(&e.poll)
+	h.timers.stopBackground(&e.poll)
 	e.req.reset()
 	e.rsp.reset()
 	e.out, e.polls, e.cnp, e.cnpNext = nil, 0, nil, 0
@@ -378,6 +380,9 @@ func (e *endpoint) failSend(h *HCA, w *wqe, f *failure) {
 func (e *endpoint) fail(h *HCA) (more bool) {
 	h.timers.stop(&e.req.timer)
 	e.req.rnrUntil = 0
+	if !e.rsp.fatal {
+		e.rsp.silence()
+	}
 	more = e.flush(h)
 	if e.rq != nil && e.rq.shared && e.kind != kindXRC {
 		e.report(h, mlx5.EventSRQLastWQE)
@@ -431,20 +436,16 @@ func (e *endpoint) flush(h *HCA) (more bool) {
 }
 
 // Receive entries that are posted in ERR must be flushed too, and no doorbell
-// tells of them: the device looks for a while, ever more seldom, and whenever the
-// queue pair has a turn. A queue pair in process that never received is left
-// alone: thousands go to ERR in an experiment, and a virtual clock would run on for
-// each.
+// tells of them: the device looks whenever the queue pair has a turn, soon after
+// it went to ERR and then ever more seldom, but for as long as it is there.
 const (
 	firstPoll = time.Millisecond
-	maxPolls  = 14
+	maxPolls  = 7 // that double the time to the next: 128 ms at the end
 )
 
 func (e *endpoint) pollLater(h *HCA) {
-	if e.polls < maxPolls {
-		h.timers.set(&e.poll, h.clock.Now()+firstPoll<<e.polls)
-		e.polls++
-	}
+	h.timers.setBackground(&e.poll, h.clock.Now()+firstPoll<<e.polls)
+	e.polls = min(e.polls+1, maxPolls)
 }
 
 func (h *HCA) pollFlush(e *endpoint) {
@@ -505,7 +506,7 @@ func (h *HCA) endEndpoint(q *qp) {
 		return
 	}
 	h.timers.stop(&e.req.timer)
-	h.timers.stop(&e.poll)
+	h.timers.stopBackground(&e.poll)
 	h.gsi.CompareAndSwap(q, nil)
 	h.groups.leaveAll(q)
 }

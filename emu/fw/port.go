@@ -29,6 +29,13 @@ type PacedWire interface {
 	OnRoom(low int, room func(priority int))
 }
 
+// Looper is what a Wire may be too: it is shown each frame that the port sends to
+// its own address, which goes to no wire. Looped must neither block nor keep or
+// change the frame.
+type Looper interface {
+	Looped(frame []byte)
+}
+
 // Limits of the port.
 const (
 	// maxWaiting is how many frames may wait to be looked at; more are dropped, as
@@ -309,13 +316,16 @@ func (h *HCA) transmit(frame []byte, rdma, loop bool) lane {
 	p := &h.port
 	p.stats.tx[kindOf(frame, rdma)].add(len(frame))
 	group := frame[0]&groupBit != 0
-	if h.vport.is(frame) {
-		h.Receive(frame)
-		return noLane
-	}
 	p.mu.Lock()
 	w, paced := p.wire, p.paced
 	p.mu.Unlock()
+	if h.vport.is(frame) {
+		if l, ok := w.(Looper); ok {
+			l.Looped(frame)
+		}
+		h.Receive(frame)
+		return noLane
+	}
 	if group && loop {
 		if w == nil {
 			h.Receive(frame)

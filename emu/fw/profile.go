@@ -32,6 +32,7 @@ const (
 	maxShown        = 64  // of text from outside in an error
 	maxSlots        = 31  // a command queue has at most 32 entries, and one serves pages
 	maxThreads      = 64
+	maxAckTimeout   = 31
 	maxCached       = 1 << 22 // no device has more queue pairs
 
 	// MaxLatency is the longest a command may take: the driver's time-out of
@@ -81,6 +82,10 @@ type Profile struct {
 	// ContextCache is the device's memory for contexts of queue pairs; nil: all fit.
 	ContextCache *ContextCache
 
+	// AckTimeout is how long the device waits for an acknowledgement; nil: exactly
+	// as long as the queue pair's attribute says.
+	AckTimeout *AckTimeout
+
 	// Latency from doorbell to completion, without Submit, Per1000QPs and a miss
 	// in the ContextCache. The sum without Submit never exceeds MaxLatency.
 	Default Dist             // of an opcode that Ops does not name
@@ -97,6 +102,24 @@ type ContextCache struct {
 	QueuePairs int  // contexts that fit, 1 to 4194304; JSON key queue_pairs
 	Miss       Dist // 0 to MaxLatency
 	Evidence
+}
+
+// AckTimeout is how a device takes the local ACK time-out n of a queue pair, which
+// is 4.096 µs · 2^n: a sender notices a dead peer after retry_cnt + 1 of them. The
+// specification lets it wait up to four times as long (IBTA specification, volume
+// 1, 9.7.6.1.3).
+type AckTimeout struct {
+	Floor   int // a smaller n that is not 0 counts as this, 0 to 31
+	Percent int // of 4.096 µs · 2^n, 100 to 400
+	Evidence
+}
+
+// after returns what the device waits for an attribute that is not 0.
+func (a *AckTimeout) after(n uint8) time.Duration {
+	if a == nil {
+		return ackUnit << n
+	}
+	return (ackUnit << max(n, uint8(a.Floor))) * time.Duration(a.Percent) / 100
 }
 
 // Evidence says where a figure comes from and how sure it is. Both parts are
@@ -237,6 +260,11 @@ func (p *Profile) check() error {
 			return err
 		}
 	}
+	if p.AckTimeout != nil {
+		if err := p.AckTimeout.check("ack_timeout"); err != nil {
+			return err
+		}
+	}
 	if err := p.Default.check("default"); err != nil {
 		return err
 	}
@@ -260,6 +288,16 @@ func (c *ContextCache) check(path string) error {
 		return err
 	}
 	return c.Evidence.check(path)
+}
+
+func (a *AckTimeout) check(path string) error {
+	switch {
+	case a.Floor < 0 || a.Floor > maxAckTimeout:
+		return fmt.Errorf("%s.floor: %d is not within 0 to %d", path, a.Floor, maxAckTimeout)
+	case a.Percent < 100 || a.Percent > 400:
+		return fmt.Errorf("%s.percent: %d is not within 100 to 400", path, a.Percent)
+	}
+	return a.Evidence.check(path)
 }
 
 func (e *Evidence) check(path string) error {
@@ -424,12 +462,14 @@ func (p *Profile) parse(raw json.RawMessage) error {
 			p.Per1000QPs, p.Per1000QPsFrom, err = parseValue(m.key, m.val, parseLatency)
 		case "context_cache":
 			p.ContextCache, err = parseCache(m.key, m.val)
+		case "ack_timeout":
+			p.AckTimeout, err = parseAckTimeout(m.key, m.val)
 		case "default":
 			p.Default, err = parseDist(m.key, m.val)
 		case "ops":
 			err = p.parseOps(m.key, m.val)
 		default:
-			err = unknownField("", m.key, "name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, default, ops")
+			err = unknownField("", m.key, "name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, ack_timeout, default, ops")
 		}
 		if err != nil {
 			return err
@@ -541,6 +581,34 @@ func parseCache(path string, raw json.RawMessage) (*ContextCache, error) {
 		return nil, fmt.Errorf("%s.%s is missing", path, missing[0])
 	}
 	return c, nil
+}
+
+// parseAckTimeout reads {"floor": 16, "percent": 169, "source": …, "note": …}.
+func parseAckTimeout(path string, raw json.RawMessage) (*AckTimeout, error) {
+	ms, err := splitObject(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	a := &AckTimeout{Percent: 100}
+	for _, m := range ms {
+		at := join(path, m.key)
+		switch m.key {
+		case "floor":
+			a.Floor, err = parseWhole(at, m.val)
+		case "percent":
+			a.Percent, err = parseWhole(at, m.val)
+		case "source":
+			a.Source, err = parseText(at, m.val)
+		case "note":
+			a.Note, err = parseText(at, m.val)
+		default:
+			err = unknownField(path, m.key, "floor, percent, source, note")
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
 }
 
 func parseDist(path string, raw json.RawMessage) (d Dist, err error) {
@@ -780,12 +848,13 @@ func (p Profile) MarshalJSON() ([]byte, error) {
 		Submit   Dist            `json:"submit"`
 		PerQPs   any             `json:"per_1000_qps,omitempty"`
 		Cache    any             `json:"context_cache,omitempty"`
+		Ack      any             `json:"ack_timeout,omitempty"`
 		Default  Dist            `json:"default"`
 		Ops      map[string]Dist `json:"ops,omitempty"`
 	}{
 		p.Name, p.Source, p.Note, p.Card, p.Firmware,
 		valueJSON(p.Slots, p.SlotsFrom), valueJSON(p.Threads, p.ThreadsFrom),
-		p.Submit, p.perQPsJSON(), p.ContextCache.json(), p.Default, ops,
+		p.Submit, p.perQPsJSON(), p.ContextCache.json(), p.AckTimeout.json(), p.Default, ops,
 	})
 	if len(b) > maxProfileBytes {
 		return nil, p.wrap(errors.New("longer than 1 MiB"))
@@ -821,6 +890,18 @@ func (c *ContextCache) json() any {
 		Source     string `json:"source,omitempty"`
 		Note       string `json:"note,omitempty"`
 	}{c.QueuePairs, c.Miss, c.Source, c.Note}
+}
+
+func (a *AckTimeout) json() any {
+	if a == nil {
+		return nil
+	}
+	return struct {
+		Floor   int    `json:"floor"`
+		Percent int    `json:"percent"`
+		Source  string `json:"source,omitempty"`
+		Note    string `json:"note,omitempty"`
+	}{a.Floor, a.Percent, a.Source, a.Note}
 }
 
 // MarshalJSON writes the short form, "200us", where it says all.

@@ -52,8 +52,8 @@ var badProfiles = []struct{ name, text, want string }{
 	{"trailing data", profileText() + "{}", `profile: line 9: invalid character '{' after top-level value`},
 	{"no object", `[1]`, `profile: want an object, not "[1]"`},
 	{"null", `null`, `profile: want an object, not "null"`},
-	{"unknown field", profileText("latency", `"1us"`), `profile "x": latency: unknown field (known: name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, default, ops)`},
-	{"another case", profileText("Slots", "1"), `profile "x": Slots: unknown field (known: name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, default, ops)`},
+	{"unknown field", profileText("latency", `"1us"`), `profile "x": latency: unknown field (known: name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, ack_timeout, default, ops)`},
+	{"another case", profileText("Slots", "1"), `profile "x": Slots: unknown field (known: name, source, note, card, firmware, slots, threads, submit, per_1000_qps, context_cache, ack_timeout, default, ops)`},
 	{"field twice", `{"name": "x", "slots": 1, "slots": 2}`, `profile: slots: given twice`},
 	{"no name", profileText("name", ""), `profile: name is missing`},
 	{"empty name", profileText("name", `""`), `profile: name is empty`},
@@ -124,6 +124,10 @@ var badProfiles = []struct{ name, text, want string }{
 	{"miss too long", profileText("context_cache", `{"queue_pairs": 1, "miss": {"quantiles": {"0.5": "66s"}}}`), `profile "x": context_cache.miss.quantiles.0.5: latency 1m6s is above 1m5s (the driver's time-out of 60 s and its recovery of 5 s)`},
 	{"cache's unknown field", profileText("context_cache", `{"queue_pairs": 1, "miss": "1us", "hit": "0s"}`), `profile "x": context_cache.hit: unknown field (known: queue_pairs, miss, source, note)`},
 	{"miss twice", profileText("context_cache", `{"queue_pairs": 1, "miss": "1us", "miss": "1us"}`), `profile "x": context_cache.miss: given twice`},
+	{"ACK time-out a number", profileText("ack_timeout", "16"), `profile "x": ack_timeout: want an object, not "16"`},
+	{"ACK time-out's floor", profileText("ack_timeout", `{"floor": 32}`), `profile "x": ack_timeout.floor: 32 is not within 0 to 31`},
+	{"ACK time-out too short", profileText("ack_timeout", `{"percent": 99}`), `profile "x": ack_timeout.percent: 99 is not within 100 to 400`},
+	{"ACK time-out's unknown field", profileText("ack_timeout", `{"n": 1}`), `profile "x": ack_timeout.n: unknown field (known: floor, percent, source, note)`},
 	{"cache's source empty", profileText("context_cache", `{"queue_pairs": 1, "miss": "1us", "source": ""}`), `profile "x": context_cache.source is empty`},
 	{"ops null", profileText("ops", `null`), `profile "x": ops: want an object, not "null"`},
 }
@@ -331,6 +335,7 @@ func randomProfile(r *rand.Rand) *Profile {
 	}
 	if r.IntN(2) == 0 {
 		p.ContextCache = &ContextCache{1 + r.IntN(maxCached), dist(), evidence()}
+		p.AckTimeout = &AckTimeout{r.IntN(maxAckTimeout + 1), 100 + r.IntN(301), evidence()}
 	}
 	for range r.IntN(20) {
 		op, _ := mlx5.ParseOp(opNames()[r.IntN(len(opNames()))])

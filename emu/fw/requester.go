@@ -67,18 +67,18 @@ var rnrDelays = [32]time.Duration{
 
 func rnrDelay(code byte) time.Duration { return rnrDelays[code&0x1f] * 10 * time.Microsecond }
 
-func (r *requester) start(c mlx5.QPC) {
+func (r *requester) start(c mlx5.QPC, a *AckTimeout) {
+	r.limits(c, a)
 	r.psn = c.NextSendPSN()
 	r.una, r.sent = r.psn, r.psn
-	r.limits(c)
 	r.retries, r.rnrs = r.retryMax, r.rnrMax
 }
 
 // limits takes over what a transition may change.
-func (r *requester) limits(c mlx5.QPC) {
+func (r *requester) limits(c mlx5.QPC, a *AckTimeout) {
 	r.timeout = 0
 	if n := c.PrimaryAddressPath().AckTimeout(); n > 0 {
-		r.timeout = ackUnit << n
+		r.timeout = a.after(n)
 	}
 	r.retryMax, r.rnrMax = c.RetryCount(), c.RNRRetry()
 	r.reads = 1 << c.LogSRAMax()

@@ -4,6 +4,7 @@ package fw
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"devxlab.example/mlx5"
 )
@@ -76,6 +77,13 @@ func (p *responder) reset() {
 func (p *responder) limits(c mlx5.QPC) {
 	p.rwe, p.rre, p.rae, p.minRNR = c.RWE(), c.RRE(), c.RAE() && c.AtomicMode() != 0, c.MinRNRNak()
 	p.most = 1 << c.LogRRAMax()
+}
+
+// silence drops the responses that wait: a queue pair that was put into ERR sends
+// none (IBTA specification, volume 1, 10.3.1.7), but for the NAK that ended the
+// connection, so that the other end hears why.
+func (p *responder) silence() {
+	p.jobs = slices.DeleteFunc(p.jobs, func(j job) bool { return !p.fatal || j.kind != jobNak })
 }
 
 // maxJobs bounds the responses that wait: beyond what READs, atomics and the
@@ -524,6 +532,7 @@ func (e *endpoint) replyRead(h *HCA, j *job, hd *header) (done bool) {
 	if !h.dma(&j.who, j.key, j.va, payload, remoteRead, false) {
 		// The key went away, or the memory behind it.
 		j.kind, j.syndrome = jobNak, aethNakAccess
+		e.rsp.jobs = e.rsp.jobs[:1] // nothing is answered behind that
 		if !e.rsp.fatal && e.state != mlx5.StateErr {
 			e.count(ctrRespRemoteAccess)
 			e.rsp.fatal = true

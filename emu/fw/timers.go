@@ -28,6 +28,39 @@ type timer struct {
 	pos  int // in the queue, from 1; 0: not set
 }
 
+// background is a timer for what is looked at again and again, for as long as
+// there is time: on a virtual clock it makes none pass.
+type background struct {
+	timer
+	real *time.Timer
+}
+
+// setBackground sets a timer, in the place of an earlier setting. Its owner's
+// lock is held.
+func (t *timers) setBackground(b *background, at time.Duration) {
+	t.mu.Lock()
+	closed := t.closed
+	t.mu.Unlock()
+	v, virtual := t.clock.(*VirtualClock)
+	switch d := at - t.clock.Now(); {
+	case closed:
+	case virtual:
+		v.setBackground(&b.timer, at)
+	case b.real == nil:
+		b.real = time.AfterFunc(d, b.ring)
+	default:
+		b.real.Reset(d)
+	}
+}
+
+func (t *timers) stopBackground(b *background) {
+	if v, virtual := t.clock.(*VirtualClock); virtual {
+		v.stopBackground(&b.timer)
+	} else if b.real != nil {
+		b.real.Stop()
+	}
+}
+
 // alarm is what the goroutine waits on: Alarm of a virtual clock, or of the
 // runtime's.
 type alarm interface {

@@ -95,6 +95,31 @@ func (p *Port) Tap(t *Tap, name string) error {
 	return nil
 }
 
+// TapInterface is an interface of a tap for frames that pass no port: what a card
+// without a wire sends, or sends to itself.
+type TapInterface struct {
+	p     *tapPort
+	clock Clock
+}
+
+// Interface adds an interface of that name, with times of the clock.
+func (t *Tap) Interface(name string, clock Clock) (*TapInterface, error) {
+	p, err := t.add(name)
+	if err != nil {
+		return nil, err
+	}
+	return &TapInterface{p, clock}, nil
+}
+
+// Write adds a frame, as outbound, with a comment unless that is empty. The frame
+// remains the caller's. It never waits for the writer.
+func (i *TapInterface) Write(frame []byte, comment string) {
+	if len(comment) > maxComment {
+		comment = comment[:maxComment]
+	}
+	i.p.write(frame, flagOutbound, comment, i.clock.Now())
+}
+
 // Missed returns how many frames the writer was too slow for.
 func (t *Tap) Missed() (n uint64) {
 	t.mu.Lock()
@@ -174,6 +199,7 @@ const (
 	flagOutbound  = 2
 	packetHeader  = 28
 	maxOptions    = 128 // what all options of a packet take at most
+	maxComment    = 64
 	maxOptionSize = 0xffff
 )
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/gopacket/pcapgo"
 
+	"devxlab.example/emu/fw"
 	"devxlab.example/emu/wire"
 	"devxlab.example/internal/require"
 )
@@ -121,6 +122,48 @@ func TestTapInWireshark(t *testing.T) {
 	}
 	if got := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n"); !slices.Equal(got, want) {
 		t.Errorf("tshark says\n%s\nnot\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// An interface of its own has what passes no port: times of its clock, and a
+// comment that is cut where it is too long.
+func TestTapInterface(t *testing.T) {
+	var file bytes.Buffer
+	tap := wire.NewTap(&file, wire.TapOptions{})
+	clock := &fw.VirtualClock{}
+	i, err := tap.Interface("loopback", virtualClock{clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame := make([]byte, 60)
+	clock.SleepUntil(5 * time.Microsecond)
+	i.Write(frame, "")
+	clock.SleepUntil(7 * time.Microsecond)
+	i.Write(frame, strings.Repeat("long ", 100))
+	if err := tap.Close(); err != nil {
+		t.Fatal(err)
+	}
+	i.Write(frame, "after the end")
+	r, err := pcapgo.NewNgReader(&file, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at []time.Duration
+	for {
+		_, ci, err := r.ReadPacketData()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = append(at, time.Duration(ci.Timestamp.UnixNano()))
+	}
+	if want := []time.Duration{5 * time.Microsecond, 7 * time.Microsecond}; !slices.Equal(at, want) {
+		t.Errorf("times %v, not %v", at, want)
+	}
+	if _, err := tap.Interface("late", virtualClock{clock}); err == nil {
+		t.Error("a closed tap took an interface")
 	}
 }
 
