@@ -106,8 +106,8 @@ func find(ctx context.Context, o *Options) (p pieces, err error) {
 	if p.busybox, err = f.busybox(ctx); err != nil {
 		return p, err
 	}
-	if o.Image == ImageFull {
-		if p.image, err = f.fullImage(ctx); err != nil {
+	if suite, full := suiteOf(o.Image); full {
+		if p.image, err = f.fullImage(ctx, suite); err != nil {
 			return p, err
 		}
 	}
