@@ -214,6 +214,10 @@ var refusals = []refusal{
 	{umemUnaligned, mlx5.StatusBadParam, "queue", func(r *rig) []byte {
 		return with(r.qp(mlx5.STRC), func(in mlx5.CreateQPIn) { in.SetWQUmemOffset(32) })
 	}},
+	{umemUnaligned, mlx5.StatusBadParam, "doorbell record in user memory that begins at 4", func(r *rig) []byte {
+		id := r.made(r.umemWith(1, func(u mlx5.UmemContext) { u.SetPageOffset(4) }))
+		return r.cqWith(func(c mlx5.CQC) { c.SetDBRUmemID(id) })
+	}},
 	{umemUnaligned, mlx5.StatusBadParam, "doorbell record", func(r *rig) []byte { return r.cqWith(func(c mlx5.CQC) { c.SetDBRAddr(4) }) }},
 	{badUmemPages, mlx5.StatusBadParam, "none", func(r *rig) []byte { return umemOf(r.uid, 0) }},
 	{badUmemPages, mlx5.StatusBadParam, "more than there are", func(r *rig) []byte { return r.umemWith(2, func(u mlx5.UmemContext) { u.SetNumOfMTT(3) }) }},

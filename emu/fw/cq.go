@@ -222,6 +222,34 @@ func (h *HCA) modifyCQ(c command) check {
 	return ok
 }
 
+// fence waits at the port for its turn.
+type fence struct {
+	wait bool
+	done chan struct{}
+}
+
+func (f *fence) queued() *bool { return &f.wait }
+
+func (f *fence) turn(*HCA) (more bool) {
+	close(f.done)
+	return false
+}
+
+// settle waits until the port has done what was asked of it before: a card sends
+// what was rung for long before its firmware has taken a command apart. Queues
+// that go on are waited for some turns, not for ever.
+func (h *HCA) settle(turns int) {
+	for ; turns > 0 && !h.port.idle(); turns-- {
+		f := &fence{done: make(chan struct{})}
+		h.wake(f)
+		select {
+		case <-f.done:
+		case <-h.down:
+			return
+		}
+	}
+}
+
 // resize moves a completion queue to another buffer. A completion of its own on
 // the old one tells the driver where it went on.
 func (h *HCA) resize(q *cq, r *cqRing, in mlx5.ModifyCQIn) check {
@@ -238,6 +266,7 @@ func (h *HCA) resize(q *cq, r *cqRing, in mlx5.ModifyCQIn) check {
 	if refused != ok {
 		return refused
 	}
+	h.settle(1<<r.log/turnPackets + 1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ci [4]byte

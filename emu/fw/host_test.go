@@ -493,6 +493,30 @@ func TestCQOverflow(t *testing.T) {
 	h.h.Ring(qpn) // gone
 }
 
+// A resize knows of the completions of everything that was rung for before it,
+// also of what has not had its turn.
+func TestResizeAfterDoorbell(t *testing.T) {
+	for range 50 {
+		h := newHost(t, Config{})
+		in, at, record := h.qpIn(mlx5.STRC)
+		qpn := h.made(in)
+		h.bring(qpn, mlx5.StateRTS)
+		for i := range 5 {
+			var w [wqeBlock]byte
+			binary.BigEndian.PutUint32(w[4:], qpn<<8|1)
+			w[11] = 8
+			_ = h.mem.WriteDMA(at+uint64(i)*wqeBlock, w[:])
+		}
+		h.mem.put32(record+4, 5)
+		small := h.resizeCQ(2)
+		h.h.Ring(qpn)
+		if status, syndrome, _ := h.exec(small); syndrome != checks[badCQSize].Syndrome() {
+			t.Fatalf("five completions in a queue of four: %v, %s", status, reason(syndrome))
+		}
+		h.must(h.resizeCQ(3))
+	}
+}
+
 // An event queue that overflows takes no more, and says so when asked.
 func TestEQOverflow(t *testing.T) {
 	h := newHost(t, Config{})

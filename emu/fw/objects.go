@@ -200,7 +200,7 @@ func (h *HCA) createUmem(c command) check {
 	if !ok {
 		return objectLimit
 	}
-	u.bytes = n<<shift - uint64(ctx.PageOffset())
+	u.bytes, u.offset = n<<shift-uint64(ctx.PageOffset()), uint64(ctx.PageOffset())
 	if h.mem != nil {
 		u.buf, _ = bufferOf(c.in[mlx5.CreateUmemInSize:], uint8(shift), uint64(ctx.PageOffset()), u.bytes) // n entries are there
 	}
@@ -239,13 +239,14 @@ func (u *uses) hold(e *entry, kernels bool, missing check) {
 	}
 }
 
-// umem holds n bytes of user memory.
+// umem holds n bytes of user memory, which the device finds aligned: by their
+// place in the first page, not only in the user memory.
 func (u *uses) umem(h *HCA, id uint32, offset, n, align uint64) {
 	m := h.umems.get(id)
 	u.hold(entryOf(m), false, badUmem)
 	switch {
 	case u.refused != ok:
-	case offset%align != 0:
+	case (m.offset+offset)%align != 0:
 		u.refused = umemUnaligned
 	case offset > m.bytes || n > m.bytes-offset:
 		u.refused = umemTooSmall

@@ -135,11 +135,11 @@ func (h *HCA) run(q *sendQueue, running, reset bool) {
 
 func (q *sendQueue) queued() *bool { return &q.wait }
 
-// turn sends up to a turn's frames of an SQ.
+// turn sends up to a turn's frames of an SQ, or those of one request.
 func (q *sendQueue) turn(h *HCA) (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for range turnPackets {
+	for budget := turnPackets; budget > 0; {
 		if !q.running || q.broken {
 			return false
 		}
@@ -149,10 +149,15 @@ func (q *sendQueue) turn(h *HCA) (more bool) {
 		}
 		w := &q.wqe
 		w.op = w.raw[3]
-		if w.op != opNOP && !h.sendFrames(q, w, ds) {
+		frames := 1
+		if w.op != opNOP {
+			frames = h.sendFrames(q, w, ds)
+		}
+		if frames == 0 {
 			h.failSQ(q, w)
 			return false
 		}
+		budget -= frames
 		if w.raw[11]&wqeCompletion != 0 {
 			h.completeSQ(q, w, &cqe{cqeOpcode: cqeRequest << 4})
 		}
