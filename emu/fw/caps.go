@@ -61,6 +61,7 @@ const (
 	meterRegister     = 1 << 3 // metadata registers that flow meters would colour, were there any
 	logMaxFlowCounter = 2      // of an entry
 	maxWQSize         = 15
+	logMaxKLMList     = 16
 
 	// The timer's frequency: it counts nanoseconds.
 	frequencyKHz = 1000000
@@ -110,7 +111,7 @@ func (h *HCA) driverGeneralCaps(p mlx5.HCACap) {
 	p.SetLogMaxCurrentUCList(logMaxUCList)
 	p.SetLogMaxCurrentMcList(logMaxMCList)
 	p.SetLogMaxVLANList(logMaxVLANList)
-	p.SetLogMaxKLMListSize(16)
+	p.SetLogMaxKLMListSize(logMaxKLMList)
 	p.SetUMRModifyEntitySizeDisabled(true) // no memory keys in stock at probe
 	p.SetXRC(true)
 	p.SetAtomic(true)

@@ -251,7 +251,9 @@ func (h *HCA) settle(turns int) {
 }
 
 // resize moves a completion queue to another buffer. A completion of its own on
-// the old one tells the driver where it went on.
+// the old one tells the driver where it went on. It has a place among the others:
+// the driver copies those before it to one place further on, and counts it as
+// consumed (mlx5_ib cq.c, copy_resize_cqes).
 func (h *HCA) resize(q *cq, r *cqRing, in mlx5.ModifyCQIn) check {
 	src, dst := in.CQContext(), mlx5.CQC(q.ctx[:])
 	switch {
@@ -270,12 +272,16 @@ func (h *HCA) resize(q *cq, r *cqRing, in mlx5.ModifyCQIn) check {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ci [4]byte
-	if h.mem.ReadDMA(r.record, ci[:]) != nil || (r.pi-binary.BigEndian.Uint32(ci[:]))&counterMask > 1<<wide.log {
+	if h.mem.ReadDMA(r.record, ci[:]) != nil {
+		return badCQSize
+	}
+	if waiting := (r.pi - binary.BigEndian.Uint32(ci[:])) & counterMask; waiting > 1<<wide.log || waiting >= 1<<r.log {
 		return badCQSize
 	}
 	if h.put(r, &cqe{cqeSize - 1: cqeResize << 4}) != nil {
 		return badPAS
 	}
+	r.pi = (r.pi + 1) & counterMask
 	r.buf, r.log, r.stride = wide.buf, wide.log, wide.stride
 	dst.SetLogCQSize(src.LogCQSize())
 	dst.SetCQESz(src.CQESz())

@@ -206,7 +206,7 @@ func (e *endpoint) connect(h *HCA, c mlx5.QPC) {
 func (e *endpoint) restart(h *HCA) {
 	h.timers.stop(&e.req.timer)
 	h.timers.stop(&e.poll)
-	e.req.reset()
+	e.req.reset(h)
 	e.rsp.reset()
 	e.out, e.polls = nil, 0
 	if e.sq != nil {
@@ -325,7 +325,7 @@ func (e *endpoint) failSend(h *HCA, w *wqe, f *failure) {
 		e.count(ctrReqBadResponse)
 	}
 	e.completeSend(h, w, f.completion(cqeRequestErr))
-	e.req.pop()
+	e.req.pop(h)
 	e.setState(h, mlx5.StateErr)
 }
 
@@ -360,7 +360,7 @@ func (e *endpoint) flush(h *HCA) (more bool) {
 			e.count(ctrReqFlush)
 			e.count(ctrReqCQEError)
 			e.completeSend(h, &r.wqe, failFlush.completion(cqeRequestErr))
-			e.req.pop()
+			e.req.pop(h)
 		}
 	}
 	flushed := func(index uint16) {
@@ -452,6 +452,9 @@ func (h *HCA) endEndpoint(q *qp) {
 	q.mu.Lock()
 	e := q.ep
 	q.ep = nil
+	if e != nil {
+		e.req.reset(h)
+	}
 	q.mu.Unlock()
 	if e == nil {
 		return

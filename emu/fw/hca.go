@@ -92,6 +92,7 @@ type HCA struct {
 	steering [numDirections]atomic.Pointer[matchTable]
 	gsi      atomic.Pointer[qp]
 	groups   groups
+	requests requestPool
 	umrBytes atomic.Int64 // that UMR work requests made translations take
 
 	xrcds, tds, tiss, tirs, rqts, sqs, rqs, srqs, fts, fgs *table[resource]
@@ -225,6 +226,7 @@ func New(c Config) (*HCA, error) {
 		contexts = 1 << h.logMaxUC
 	}
 	h.uctxs = newTable[uctx](1, contexts)
+	h.requests.most = maxRequests
 	h.vport.init(c.MAC)
 	if c.Memory != nil {
 		if err := h.host(c); err != nil {

@@ -91,6 +91,9 @@ var hostRefusals = []hostRefusal{
 		return in
 	}},
 	{badPAS, "MANAGE_PAGES", func(h *host) []byte { in := h.give(1); in.SetInputNumEntries(2); return in }},
+	{mkeyListSize, "CREATE_MKEY", func(h *host) []byte { return h.keysIn(accessKLM, 0, 1<<logMaxKLMList+1) }},
+	{mkeyPageSize, "KSM of 128 bytes", func(h *host) []byte { return h.keysIn(accessKSM, minKSMShift-1, 1) }},
+	{mkeyPageSize, "KSM of no size", func(h *host) []byte { return h.keysIn(accessKSM, 0, 1) }},
 	{badVector, "CREATE_EQ", func(h *host) []byte { in, _ := h.eqIn(4); in.EQContextEntry().SetIntr(8); return in }},
 	{badUAR, "CREATE_EQ", func(h *host) []byte { in, _ := h.eqIn(4); in.EQContextEntry().SetUARPage(0); return in }},
 	{badFieldSelect, "MODIFY_CQ", func(h *host) []byte { return h.modifyCQ(1 << 3) }},
@@ -366,6 +369,19 @@ func (h *host) counterQuery(id uint32, clear bool) mlx5.QueryFlowCounterIn {
 	in := mlx5.QueryFlowCounterIn(build(mlx5.OpQueryFlowCounter, 0))
 	in.SetFlowCounterID(id)
 	in.SetClear(clear)
+	return in
+}
+
+// keysIn returns a CREATE_MKEY of a key of n other keys.
+func (h *host) keysIn(mode, shift uint8, n int) mlx5.CreateMKeyIn {
+	in := mlx5.CreateMKeyIn(append(build(mlx5.OpCreateMKey, 0), make([]byte, n*klmBytes)...))
+	in.SetTranslationsOctwordActualSize(uint32(n))
+	m := in.MemoryKeyMKeyEntry()
+	m.SetAccessMode10(mode)
+	m.SetLogPageSize(shift)
+	m.SetPD(h.pd)
+	m.SetQPN(anyQPN)
+	m.SetLen(1)
 	return in
 }
 

@@ -333,8 +333,10 @@ func (h *HCA) createHostMKey(c command, in mlx5.CreateMKeyIn) check {
 		return mkeyZeroLen
 	case entries > uint64(len(in.KLMPASMTT())/16):
 		return badPAS
-	case mode == accessMTT && !later && ctx.LogPageSize() < 12:
+	case mode == accessMTT && !later && ctx.LogPageSize() < 12, mode == accessKSM && !later && ctx.LogPageSize() < minKSMShift:
 		return mkeyPageSize
+	case mode == accessKLM && max(entries, uint64(ctx.TranslationsOctwordSize())) > 1<<logMaxKLMList:
+		return mkeyListSize
 	}
 	if mode == accessMTT && !later {
 		if _, fits := bufferOf(in.KLMPASMTT()[:entries*16], ctx.LogPageSize(), ctx.StartAddr()&(1<<ctx.LogPageSize()-1), ctx.Len()); !fits {
