@@ -262,3 +262,14 @@ func TestCompareReleases(t *testing.T) {
 		}
 	}
 }
+
+// Images are of the suites of Debian that the lab knows, and of Debian 12 where
+// none is named.
+func TestSuiteOf(t *testing.T) {
+	for image, want := range map[string]string{"full": "bookworm", "full:trixie": "trixie", "full:sid": "sid", "basic": "", "full:": "", "full:buster": "", "fullsid": ""} {
+		suite, ok := suiteOf(image)
+		if suite != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", image, suite, ok)
+		}
+	}
+}

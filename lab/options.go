@@ -75,13 +75,20 @@ type Options struct {
 	Image   string   // default ImageBasic
 	Devxlab string   // the devxlab for the guest, an x86-64 program; default: this program
 
-	ForceOff bool // a guest that does not come down within 15 s of its program's end is cut off; with Faults always
+	ForceOff bool // a guest that does not come down within 15 s of its program's end is cut off; with Faults and Sockets always
 
 	Timeout  time.Duration // of the machine, from its start; default 10 min
 	Console  io.Writer     // also gets the guest's console
 	Progress io.Writer     // what is being found and downloaded; default os.Stderr
 	Refresh  bool          // look for newer versions of what is in the cache
 	Offline  bool          // download nothing
+}
+
+// forceOff says whether the machine may be cut off: where something of its cards
+// may go wrong, or where they end when another program does, its kernel may wait
+// for ever.
+func (o *Options) forceOff() bool {
+	return o.ForceOff || len(o.Faults) > 0 || len(o.Sockets) > 0
 }
 
 func imageKnown(image string) bool {

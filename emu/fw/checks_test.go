@@ -375,6 +375,10 @@ the driver prints for the status ("status text"), or failures of real cards that
 real syndrome ("reported"). **"Assumed" means that nobody outside the vendor is known to have shown it**: a card may
 answer with another status, or accept the command. Do not conclude anything about hardware from such a refusal.
 
+Not checked: the signatures of mailboxes. The driver writes them only with cmdif_checksum, which it sets to 0
+(mlx5_core cmd.c, checksum_disabled; main.c, handle_hca_cap), and the device does not offer it. That of the command queue's
+entry, which the driver always writes, is checked by emu/pci, as are tokens, block numbers and lengths.
+
 `
 
 func TestChecksDoc(t *testing.T) {
