@@ -376,3 +376,43 @@ func TestRequestsBounded(t *testing.T) {
 		t.Errorf("%d requests are still kept", got)
 	}
 }
+
+// An error of a send queue of UD or UC leaves the queue pair in SQER: what was
+// posted is flushed, it goes on receiving, and SQERR2RTS lets it send again.
+func TestSendQueueError(t *testing.T) {
+	for _, st := range []mlx5.ServiceType{mlx5.STUC, mlx5.STUD} {
+		n, a, b := newPair(t, st, usual)
+		send := work{op: opSend, n: 8}
+		reply, got, room := work{op: opSend, n: 8}, uint32(8), 64
+		if st == mlx5.STUD {
+			send.av, reply.av = b.av(0x1234, b.qpn, 0), a.av(0x1234, a.qpn, 0)
+			got, room = grhBytes+8, 64+grhBytes
+		}
+		a.recv(0x100, room)
+		b.recv(0x100, room)
+		bad := send
+		bad.lkey = a.key ^ 0x100
+		a.post(bad, send)
+		n.run(time.Millisecond)
+		flushed := done{op: cqeRequestErr, syndrome: 0x05, vendor: 0xf9, wqe: opSend}
+		a.expect("bad key", done{op: cqeRequestErr, syndrome: 0x04, vendor: 0x52, wqe: opSend}, flushed)
+		if a.state() != mlx5.StateSQER {
+			t.Fatalf("%v: state %v", st, a.state())
+		}
+		a.post(send)
+		b.post(reply)
+		n.run(time.Millisecond)
+		b.expect("to SQER", done{wqe: opSend})
+		completions := a.poll()
+		if len(completions) != 2 || completions[0].syndrome+completions[1].syndrome != 0x05 || completions[0].n+completions[1].n != got {
+			t.Errorf("%v: in SQER: %v", st, completions)
+		}
+		a.must(a.modify(mlx5.OpSQERR2RTS, a.qpn))
+		a.post(send)
+		n.run(time.Millisecond)
+		a.expect("again", done{wqe: opSend})
+		if got := b.poll(); len(got) != 1 || got[0].op != cqeRecvSend {
+			t.Errorf("%v: received %v", st, got)
+		}
+	}
+}
