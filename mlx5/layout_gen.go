@@ -1443,6 +1443,12 @@ func (v HCACap) UMRPtrRlky() bool { return v[70]&0x80 != 0 }
 // SetUMRPtrRlky sets umr_ptr_rlky.
 func (v HCACap) SetUMRPtrRlky(x bool) { v[70] = bit(v[70], 0x80, x) }
 
+// Imaicl returns imaicl (1 bits at bit 0x231).
+func (v HCACap) Imaicl() bool { return v[70]&0x40 != 0 }
+
+// SetImaicl sets imaicl.
+func (v HCACap) SetImaicl(x bool) { v[70] = bit(v[70], 0x40, x) }
+
 // XRC returns xrc (1 bits at bit 0x23c).
 func (v HCACap) XRC() bool { return v[71]&0x8 != 0 }
 

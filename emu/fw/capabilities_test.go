@@ -86,6 +86,7 @@ var capabilities = map[mlx5.CapType][]capability{
 		{"log_max_uctx", "the table of user contexts; SET_HCA_CAP does not change it", ""},
 		{"log_max_umem", "the table of umems", ""},
 		{"max_num_eqs", "the table of event queues", ""},
+		{"imaicl", "memory windows: UMR work requests of programs bind and free keys (mr.go)", ""},
 		{"log_max_wq_sz", "CREATE_RQ, CREATE_SQ: badWQSize", ""},
 		{"max_flow_counter_15_0", "the table of flow counters", ""},
 		{"device_frequency_khz", "the timer of BAR 0, in nanoseconds", ""},

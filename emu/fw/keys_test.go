@@ -188,6 +188,7 @@ func TestBindRules(t *testing.T) {
 		binary.BigEndian.PutUint64(seg[8:], c.mask)
 		mlx5.MKC(seg[umrCtrlBytes:]).SetLen(100)
 		mlx5.MKC(seg[umrCtrlBytes:]).SetRw(true)
+		mlx5.MKC(seg[umrCtrlBytes:]).SetMKey70(0x22)
 		a.post(work{op: opUMR, imm: key, seg: seg})
 		n.run(time.Millisecond)
 		if c.good {
@@ -196,6 +197,9 @@ func TestBindRules(t *testing.T) {
 			a.expect(c.name, done{op: cqeRequestErr, syndrome: 0x06, vendor: 0x78, wqe: opUMR})
 		}
 		after := mlx5.QueryMKeyOut(h.must(about(mlx5.OpQueryMKey, 0, index))).MemoryKeyMKeyEntry()
+		if c.good && mlx5.MKC(after).MKey70() != 0x22 { // that of the context, not of the key that names it
+			t.Errorf("%s: variant %#x", c.name, mlx5.MKC(after).MKey70())
+		}
 		if bytes.Equal(before, after) == c.good {
 			t.Errorf("%s: the key is %x, was %x", c.name, after, before)
 		}

@@ -416,7 +416,7 @@ func (h *HCA) updateKey(who *user, kernel bool, key uint32, seg []byte) bool {
 	if move {
 		h.pds.get(c.PD()).unuse()
 	}
-	mergeKey(c, src, mask, byte(key))
+	mergeKey(c, src, mask)
 	if mask&umrPageSize != 0 {
 		m.at.buf.shift = c.LogPageSize()
 	}
@@ -467,7 +467,7 @@ func (h *HCA) retranslate(m *mkey, list []byte, at uint64) bool {
 }
 
 // mergeKey takes over the fields of a mask.
-func mergeKey(dst, src mlx5.MKC, mask uint64, variant byte) {
+func mergeKey(dst, src mlx5.MKC, mask uint64) {
 	set := func(bit uint64, take func()) {
 		if mask&bit != 0 {
 			take()
@@ -478,7 +478,7 @@ func mergeKey(dst, src mlx5.MKC, mask uint64, variant byte) {
 	set(umrStart, func() { dst.SetStartAddr(src.StartAddr()) })
 	set(umrPD, func() { dst.SetPD(src.PD()) })
 	set(umrRinval, func() { dst.SetEnRinval(src.EnRinval()) })
-	set(umrKey, func() { dst.SetMKey70(variant) })
+	set(umrKey, func() { dst.SetMKey70(src.MKey70()) })
 	set(umrQPN, func() { dst.SetQPN(src.QPN()) })
 	set(umrLR, func() { dst.SetLr(src.Lr()) })
 	set(umrLW, func() { dst.SetLw(src.Lw()) })

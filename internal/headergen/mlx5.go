@@ -81,7 +81,7 @@ const capAccessors = `
 	log_max_rqt log_max_rqt_size log_max_tis_per_sq log_max_vlan_list log_max_current_uc_list log_max_current_mc_list
 	cache_line_128byte disable_local_lb_uc disable_local_lb_mc max_wqe_sz_sq_dc fast_teardown force_teardown
 	mcam_reg pcam_reg out_of_seq_cnt retransmission_q_counters enhanced_error_q_counters roce_accl cc_query_allowed
-	log_max_wq_sz max_flow_counter_15_0`
+	log_max_wq_sz max_flow_counter_15_0 imaicl`
 
 // MLX5 returns the generated files of package mlx5 by name. overlay is the
 // text of its overlay file.
