@@ -195,6 +195,13 @@ answer to QUERY_HCA_CAP; a test fails for a bit without one. To regenerate: ` + 
 
 A device advertises what it implements and nothing else. Where the driver demands a bit and the device has only a part
 of what it stands for, the last column says what is missing.
+
+Not advertised, although the reference card has it, is on-demand paging (pg, and the page of ODP capabilities): it takes
+page-fault events, requests that wait for them on both sides, and keys whose pages the driver changes under traffic, which
+it does only if it makes all of its keys by UMR (umr_modify_entity_size_disabled 0, 2900 keys at probe). A program that asks
+for such memory is told EOPNOTSUPP by Linux from 6.2 on and EINVAL by earlier ones (ib_check_mr_access). rdma-core 44's
+DCTest.test_odp_dc_traffic asks before it looks at the capability, and takes only EOPNOTSUPP for an answer: it fails on 6.1
+and is skipped on 6.12 (conformance.md).
 `
 
 // Each bit that the device advertises stands in the table, and the table has no

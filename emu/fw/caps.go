@@ -113,7 +113,7 @@ func (h *HCA) driverGeneralCaps(p mlx5.HCACap) {
 	p.SetLogMaxVLANList(logMaxVLANList)
 	p.SetLogMaxKLMListSize(logMaxKLMList)
 	p.SetUMRModifyEntitySizeDisabled(true) // no memory keys in stock at probe
-	p.SetImaicl(true) // memory windows
+	p.SetImaicl(true)                      // memory windows
 	p.SetXRC(true)
 	p.SetAtomic(true)
 	p.SetEthNetOffloads(true)
