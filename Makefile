@@ -72,7 +72,7 @@ lab-matrix: gocheck
 	@$(GO) run ./cmd/devxlab lab matrix
 
 conformance: gocheck
-	@$(GO) run ./cmd/devxlab lab conformance --write docs/conformance.md
+	@$(GO) run ./cmd/devxlab lab conformance --rdma-core bookworm@6.1 --rdma-core bookworm@6.12 --rdma-core trixie@newest --write docs/conformance.md
 
 lint: gocheck
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) || exit 1; test -z "$$bad" || { echo "not gofmt-clean: $$bad"; exit 1; }

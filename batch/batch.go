@@ -96,6 +96,10 @@ type entry struct {
 	cmd  [mlx5.TransitionSize]byte
 }
 
+// ErrOptions is in the error of options that are out of range or do not go
+// together.
+var ErrOptions = errors.New("batch")
+
 // New returns an empty batch for queue pairs of d. Close it to end its
 // goroutines.
 func New(d *devx.Device, o Options) (*Batch, error) {
@@ -103,16 +107,16 @@ func New(d *devx.Device, o Options) (*Batch, error) {
 		o.Group = DefaultGroup
 	}
 	if o.Group < 1 || o.Group > MaxGroup {
-		return nil, fmt.Errorf("batch: Options.Group %d is out of range: 1 to %d, or 0 for %d", o.Group, MaxGroup, DefaultGroup)
+		return nil, fmt.Errorf("%w: Options.Group %d is out of range: 1 to %d, or 0 for %d", ErrOptions, o.Group, MaxGroup, DefaultGroup)
 	}
 	if o.Depth != 0 && o.Strategy != nil {
-		return nil, errors.New("batch: Options.Depth and Options.Strategy are both set: a strategy has its own depth")
+		return nil, fmt.Errorf("%w: Options.Depth and Options.Strategy are both set: a strategy has its own depth", ErrOptions)
 	}
 	if o.Depth == 0 {
 		o.Depth = min(o.Group, d.Slots())
 	}
 	if o.Depth < 1 || o.Depth > MaxDepth {
-		return nil, fmt.Errorf("batch: Options.Depth %d is out of range: 1 to %d, or 0 for the device's %d slots", o.Depth, MaxDepth, d.Slots())
+		return nil, fmt.Errorf("%w: Options.Depth %d is out of range: 1 to %d, or 0 for the device's %d slots", ErrOptions, o.Depth, MaxDepth, d.Slots())
 	}
 	if o.Strategy == nil {
 		o.Strategy = Parallel(o.Depth)

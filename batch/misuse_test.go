@@ -30,6 +30,9 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%+v makes a batch", o)
 		}
 		text(t, err, want)
+		if mistake := o.Strategy == nil || o.Depth != 0; errors.Is(err, batch.ErrOptions) != mistake {
+			t.Errorf("%v is a mistake in the options: %v", err, !mistake)
+		}
 	}
 	for _, o := range []batch.Options{{}, {Group: 1}, {Group: 64, Depth: 64}, {Depth: 1}} {
 		newBatch(t, d, o)

@@ -4,6 +4,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -85,8 +86,9 @@ type conformanceLine struct {
 	Done bool `json:"done"`
 }
 
-// Conform runs rdma-core's own tests in a guest with ImageFull: all files, or
-// those that are named (test_device). A test that takes longer than limit, which
+// Conform runs rdma-core's own tests in a guest with ImageFull, or with the image
+// that is asked for and has them: all files, or those that are named
+// (test_device). A test that takes longer than limit, which
 // is rounded up to seconds, has failed; the rest go on. Progress gets a line for
 // each file. Where the guest does not come to its end, ErrConformance, the report
 // has what was found until then; with any other error, for example a
@@ -106,7 +108,7 @@ func Conform(ctx context.Context, o Options, limit time.Duration, files ...strin
 		o.Progress = os.Stderr
 	}
 	seconds := int((limit + time.Second - 1) / time.Second)
-	o.Image, o.Devices = ImageFull, max(o.Devices, 1)
+	o.Image, o.Devices = cmp.Or(o.Image, ImageFull), max(o.Devices, 1)
 	o.Put = append(slices.Clip(o.Put), Copy{From: script.Name(), To: inGuest})
 	o.Args = append([]string{"python3", inGuest, strconv.Itoa(seconds)}, files...)
 	ctx, stop := context.WithCancelCause(ctx)
@@ -201,32 +203,44 @@ func (c *conformanceReader) complete(files []string) error {
 	return nil
 }
 
-// Markdown returns the report as a document. It has no times, so that two of
-// them can be compared.
-func (c Conformance) Markdown() string {
+const conformanceIntro = `# Conformance: rdma-core's own tests
+
+rdma-core, unmodified, on the mlx5 driver of a Linux kernel, unmodified, with the emulated HCA below it.
+
+Made by ` + "`make conformance`" + `, which is ` + "`devxlab lab conformance`" + ` with a suite of Debian and a kernel for each part: every file of the tests
+that the suite's python3-pyverbs has, each with a process of its own, and a time limit for each test.
+
+| rdma-core | Linux | tests | passed | skipped | failed |
+|---|---|--:|--:|--:|--:|
+`
+
+// ConformanceMarkdown returns reports as a document. It has no times, so that two
+// of them can be compared.
+func ConformanceMarkdown(reports ...*Conformance) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `# Conformance: rdma-core's own tests
-
-rdma-core %s, unmodified, on the mlx5 driver of Linux %s, unmodified, with the emulated HCA below it. Of %d tests
-%d passed, %d were skipped and %d failed.
-
-Made by `+"`make conformance`"+`, which is `+"`devxlab lab conformance --write docs/conformance.md`"+`: every file of the tests that Debian's
-python3-pyverbs has, each with a process of its own, and a time limit for each test.
-
-| file | passed | skipped | failed |
-|---|--:|--:|--:|
-`, c.RDMACore, c.Kernel, c.Count(TestPassed)+c.Count(TestSkipped)+c.Count(TestFailed), c.Count(TestPassed), c.Count(TestSkipped), c.Count(TestFailed))
-	for _, f := range c.Files {
-		fmt.Fprintf(&b, "| %s | %d | %d | %d |\n", f.File, f.Count(TestPassed), f.Count(TestSkipped), f.Count(TestFailed))
+	b.WriteString(conformanceIntro)
+	for _, c := range reports {
+		passed, skipped, failed := c.Count(TestPassed), c.Count(TestSkipped), c.Count(TestFailed)
+		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %d |\n", c.RDMACore, c.Kernel, passed+skipped+failed, passed, skipped, failed)
 	}
-	c.reasons(&b, "Failed: the last line of the traceback", TestFailed)
-	c.reasons(&b, "Skipped: what the test says", TestSkipped)
+	for _, c := range reports {
+		c.markdown(&b)
+	}
 	return b.String()
+}
+
+func (c Conformance) markdown(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## rdma-core %s on Linux %s\n\n| file | passed | skipped | failed |\n|---|--:|--:|--:|\n", c.RDMACore, c.Kernel)
+	for _, f := range c.Files {
+		fmt.Fprintf(b, "| %s | %d | %d | %d |\n", f.File, f.Count(TestPassed), f.Count(TestSkipped), f.Count(TestFailed))
+	}
+	c.reasons(b, "Failed: the last line of the traceback", TestFailed)
+	c.reasons(b, "Skipped: what the test says", TestSkipped)
 }
 
 // reasons lists why, and which tests have the same reason.
 func (c Conformance) reasons(b *strings.Builder, title, outcome string) {
-	fmt.Fprintf(b, "\n## %s\n\n", title)
+	fmt.Fprintf(b, "\n### %s\n\n", title)
 	if c.Count(outcome) == 0 {
 		b.WriteString("None.\n")
 		return

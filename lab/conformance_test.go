@@ -43,8 +43,8 @@ func TestConformanceReader(t *testing.T) {
 	if r.RDMACore != "44.0" || r.Kernel != "6.1.0-fake" || r.Count(TestPassed) != 1 || r.Count(TestSkipped) != 2 || r.Count(TestFailed) != 1 {
 		t.Errorf("%+v", r)
 	}
-	doc := r.Markdown()
-	for _, want := range []string{"Of 4 tests\n1 passed, 2 were skipped and 1 failed", "| test_a | 1 | 2 | 0 |", "| test_b | B.test_1 | no end within 9 s |", `| test_a | A.test_2, A.test_3 | no \| such &lt;thing> |`} {
+	doc := ConformanceMarkdown(&r, &Conformance{RDMACore: "99.0", Kernel: "7.0-fake"})
+	for _, want := range []string{"| 44.0 | 6.1.0-fake | 4 | 1 | 2 | 1 |", "| 99.0 | 7.0-fake | 0 | 0 | 0 | 0 |", "## rdma-core 99.0 on Linux 7.0-fake", "| test_a | 1 | 2 | 0 |", "| test_b | B.test_1 | no end within 9 s |", `| test_a | A.test_2, A.test_3 | no \| such &lt;thing> |`} {
 		if !strings.Contains(doc, want) {
 			t.Errorf("no %q in\n%s", want, doc)
 		}

@@ -34,7 +34,7 @@ func TestMissing(t *testing.T) {
 	_, qerr := f.qemu(ctx)
 	_, berr := f.busybox(ctx)
 	_, kerr := f.kernel(ctx, "6.12", "")
-	_, ierr := f.fullImage(ctx)
+	_, ierr := f.fullImage(ctx, fullSuite)
 	for want, err := range map[string]error{"DEVXLAB_QEMU": qerr, "DEVXLAB_BUSYBOX": berr, "DEVXLAB_MODULES": kerr, "--image full": ierr} {
 		if !errors.Is(err, ErrMissing) || !errors.Is(err, ErrNoMirror) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "apt-get is not installed") {
 			t.Errorf("%v, want it to name %s", err, want)
@@ -259,6 +259,17 @@ func TestCompareReleases(t *testing.T) {
 	}{{"vmlinuz-6.1.0-50-amd64", "vmlinuz-6.1.0-9-amd64", 1}, {"vmlinuz-6.12.1", "vmlinuz-6.2.0", 1}, {"vmlinuz-5.10", "vmlinuz-5.10", 0}, {"vmlinuz-x", "vmlinuz-1", -1}} {
 		if got := compareReleases(c.a, c.b); got != c.want {
 			t.Errorf("%s, %s: %d", c.a, c.b, got)
+		}
+	}
+}
+
+// Images are of the suites of Debian that the lab knows, and of Debian 12 where
+// none is named.
+func TestSuiteOf(t *testing.T) {
+	for image, want := range map[string]string{"full": "bookworm", "full:trixie": "trixie", "full:sid": "sid", "basic": "", "full:": "", "full:buster": "", "fullsid": ""} {
+		suite, ok := suiteOf(image)
+		if suite != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", image, suite, ok)
 		}
 	}
 }

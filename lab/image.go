@@ -11,12 +11,27 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// fullSuite is where the larger image's packages are from: Debian 12, whose
-// rdma-core 44 has pyverbs for test_mlx5_devx and loads on every kernel here.
+// fullSuite is where the larger image's packages are from if nothing else is
+// said: Debian 12, whose rdma-core 44 has pyverbs for test_mlx5_devx and loads on
+// every kernel here.
 const fullSuite = "bookworm"
+
+// suiteOf returns the suite that an image's packages are from, or false if it is
+// no image of packages.
+func suiteOf(image string) (suite string, ok bool) {
+	suite, named := strings.CutPrefix(image, ImageFull+":")
+	switch {
+	case image == ImageFull:
+		return fullSuite, true
+	case named && slices.Contains(suites, suite):
+		return suite, true
+	}
+	return "", false
+}
 
 // fullPackages are what the larger image has, with their dependencies.
 var fullPackages = []string{"ibverbs-utils", "ibverbs-providers", "rdmacm-utils", "rdma-core", "infiniband-diags", "perftest", "python3-pyverbs", "python3-scapy", "iproute2", "ethtool", "iputils-ping", "procps", "tcpdump"}
@@ -24,15 +39,16 @@ var fullPackages = []string{"ibverbs-utils", "ibverbs-providers", "rdmacm-utils"
 // What of these packages no program in the guest reads.
 var imageWaste = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/i18n", "usr/share/lintian", "usr/share/bash-completion",
 	"usr/share/zoneinfo", "usr/share/perl", "usr/share/perl5", "usr/lib/x86_64-linux-gnu/perl", "usr/lib/x86_64-linux-gnu/perl-base", "usr/lib/x86_64-linux-gnu/gconv",
-	"usr/lib/udev", "usr/lib/systemd", "lib/udev", "lib/systemd", "usr/lib/python3.11/test", "usr/lib/python3.11/idlelib", "usr/lib/python3.11/ensurepip", "usr/share/pixmaps",
-	"var/lib", "var/cache", "etc/init.d", "usr/share/tcl8.6"}
+	"usr/lib/udev", "usr/lib/systemd", "lib/udev", "lib/systemd", "usr/share/pixmaps",
+	"usr/lib/python3.*/test", "usr/lib/python3.*/idlelib", "usr/lib/python3.*/ensurepip", "var/lib", "var/cache", "etc/init.d", "usr/share/tcl8.6"} // patterns
 
-// fullImage finds or makes the directory of the larger image.
-func (f *finder) fullImage(ctx context.Context) (string, error) {
+// fullImage finds or makes the directory of the larger image, of packages of a
+// suite.
+func (f *finder) fullImage(ctx context.Context, suite string) (string, error) {
 	// Another list is another image.
-	id := fmt.Sprintf("%x", sha256.Sum256([]byte(fullSuite+strings.Join(append(fullPackages, imageWaste...), " "))))[:12]
+	id := fmt.Sprintf("%x", sha256.Sum256([]byte(suite+strings.Join(append(fullPackages, imageWaste...), " "))))[:12]
 	dir, err := f.cached(ctx, "image/full-"+id, func(ctx context.Context, dir string) (string, error) {
-		a, err := f.archive(ctx, guestArch, fullSuite)
+		a, err := f.archive(ctx, guestArch, suite)
 		if err != nil {
 			return "", err
 		}
@@ -53,7 +69,7 @@ func (f *finder) fullImage(ctx context.Context) (string, error) {
 		})
 	})
 	if err != nil {
-		return "", fmt.Errorf("%w: no full image: %w\nleave out --image full, or bring it on a machine with a Debian mirror (devxlab lab fetch --image full) and copy %s", ErrMissing, err, f.cache)
+		return "", fmt.Errorf("%w: no full image: %w\nleave out --image, or bring it on a machine with a Debian mirror (devxlab lab fetch --image %s) and copy %s", ErrMissing, err, ImageFull+":"+suite, f.cache)
 	}
 	return dir, nil
 }
@@ -91,8 +107,14 @@ func prune(dir string) error {
 		}
 	}
 	for _, w := range imageWaste {
-		if err := os.RemoveAll(filepath.Join(dir, w)); err != nil {
+		found, err := filepath.Glob(filepath.Join(dir, w))
+		if err != nil {
 			return err
+		}
+		for _, p := range found {
+			if err := os.RemoveAll(p); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -102,13 +124,16 @@ func prune(dir string) error {
 // emulation costs seconds at each start. Hashes that are not checked, since the
 // guest's files have no times. Without it all works, more slowly.
 func precompile(ctx context.Context, dir string, progress io.Writer) {
-	lib := filepath.Join(dir, "lib/x86_64-linux-gnu") // in Debian 12 not yet in /usr
-	libs := lib + ":" + filepath.Join(dir, "usr/lib/x86_64-linux-gnu")
+	old, merged := filepath.Join(dir, "lib/x86_64-linux-gnu"), filepath.Join(dir, "usr/lib/x86_64-linux-gnu")
+	libs, loader := old+":"+merged, filepath.Join(merged, "ld-linux-x86-64.so.2")
+	if !exists(loader) { // in Debian 12 not yet in /usr
+		loader = filepath.Join(old, "ld-linux-x86-64.so.2")
+	}
 	interpreters, _ := filepath.Glob(filepath.Join(dir, "usr/bin/python3.[0-9]*"))
 	if len(interpreters) == 0 {
 		return
 	}
-	cmd := aptCommand(ctx, filepath.Join(lib, "ld-linux-x86-64.so.2"), "--library-path", libs, interpreters[0], "-m", "compileall", "-q",
+	cmd := aptCommand(ctx, loader, "--library-path", libs, interpreters[0], "-m", "compileall", "-q",
 		"--invalidation-mode", "unchecked-hash", filepath.Join(dir, "usr/lib/python3/dist-packages"), filepath.Join(dir, "usr/lib", filepath.Base(interpreters[0])), filepath.Join(dir, testDir))
 	cmd.Env = append(cmd.Env, "PYTHONHOME="+filepath.Join(dir, "usr"))
 	if _, err := output(cmd); err != nil {

@@ -106,8 +106,8 @@ func find(ctx context.Context, o *Options) (p pieces, err error) {
 	if p.busybox, err = f.busybox(ctx); err != nil {
 		return p, err
 	}
-	if o.Image == ImageFull {
-		if p.image, err = f.fullImage(ctx); err != nil {
+	if suite, full := suiteOf(o.Image); full {
+		if p.image, err = f.fullImage(ctx, suite); err != nil {
 			return p, err
 		}
 	}
@@ -201,7 +201,7 @@ func (r *run) archive(ctx context.Context, p pieces) error {
 	}
 	c := contents{busybox: p.busybox, devxlab: r.o.Devxlab, image: p.image, release: p.kernel.Release, tree: tree,
 		extra: r.o.ExtraModules, params: r.o.Params, put: r.o.Put,
-		job: guest.Job{Args: r.o.Args, Env: r.o.Env, Dir: r.o.Dir, TTY: r.o.TTY, Devices: r.o.Devices + len(r.o.Sockets), ForceOff: r.o.ForceOff || len(r.o.Faults) > 0}}
+		job: guest.Job{Args: r.o.Args, Env: r.o.Env, Dir: r.o.Dir, TTY: r.o.TTY, Devices: r.o.Devices + len(r.o.Sockets), ForceOff: r.o.forceOff()}}
 	for _, g := range r.o.Get {
 		c.job.Get = append(c.job.Get, guest.Get{Path: g.From, Optional: g.Optional})
 	}

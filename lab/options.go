@@ -22,7 +22,10 @@ var ErrOptions = errors.New("lab options")
 // Images of the guest.
 const (
 	ImageBasic = "basic" // busybox and devxlab
-	ImageFull  = "full"  // and rdma-core's tools and tests, perftest, iproute2: 100 packages of Debian 12
+	// ImageFull has rdma-core's tools and tests, perftest and iproute2 too: 100
+	// packages of Debian 12, or of the suite that stands behind it, as in
+	// "full:trixie".
+	ImageFull = "full"
 )
 
 // Accelerators.
@@ -72,13 +75,25 @@ type Options struct {
 	Image   string   // default ImageBasic
 	Devxlab string   // the devxlab for the guest, an x86-64 program; default: this program
 
-	ForceOff bool // a guest that does not come down within 15 s of its program's end is cut off; with Faults always
+	ForceOff bool // a guest that does not come down within 15 s of its program's end is cut off; with Faults and Sockets always
 
 	Timeout  time.Duration // of the machine, from its start; default 10 min
 	Console  io.Writer     // also gets the guest's console
 	Progress io.Writer     // what is being found and downloaded; default os.Stderr
 	Refresh  bool          // look for newer versions of what is in the cache
 	Offline  bool          // download nothing
+}
+
+// forceOff says whether the machine may be cut off: where something of its cards
+// may go wrong, or where they end when another program does, its kernel may wait
+// for ever.
+func (o *Options) forceOff() bool {
+	return o.ForceOff || len(o.Faults) > 0 || len(o.Sockets) > 0
+}
+
+func imageKnown(image string) bool {
+	_, ok := suiteOf(image)
+	return ok
 }
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
@@ -95,7 +110,7 @@ func (o *Options) setDefaults() {
 	o.SMP, o.Accel, o.Image = cmp.Or(o.SMP, 1), cmp.Or(o.Accel, AccelAuto), cmp.Or(o.Image, ImageBasic)
 	if o.MemMB == 0 {
 		o.MemMB = 512
-		if o.Image == ImageFull {
+		if _, full := suiteOf(o.Image); full {
 			o.MemMB = 1024
 		}
 	}
@@ -131,8 +146,8 @@ func (o *Options) check() error {
 		return bad("time limit %v: above 0", o.Timeout)
 	case o.Accel != AccelAuto && o.Accel != AccelKVM && o.Accel != AccelTCG:
 		return bad("accelerator %q: %s, %s or %s", o.Accel, AccelAuto, AccelKVM, AccelTCG)
-	case o.Image != ImageBasic && o.Image != ImageFull:
-		return bad("image %q: %s or %s", o.Image, ImageBasic, ImageFull)
+	case o.Image != ImageBasic && !imageKnown(o.Image):
+		return bad("image %q: %s, %s or %s:SUITE of Debian (%s)", o.Image, ImageBasic, ImageFull, ImageFull, strings.Join(suites, ", "))
 	case strings.ContainsAny(o.Append, "\n\x00") || strings.Contains(" "+o.Append+" ", " -- "):
 		return bad("kernel command line %q: a line without --", o.Append)
 	case len(o.Append) > 1500: // COMMAND_LINE_SIZE is 2048

@@ -201,3 +201,16 @@ func TestOptions(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A guest may be cut off where what it waits for may never come: faults, and
+// cards that another program serves.
+func TestForceOff(t *testing.T) {
+	for _, c := range []struct {
+		o    Options
+		want bool
+	}{{Options{Devices: 1}, false}, {Options{ForceOff: true}, true}, {Options{Devices: 1, Faults: []string{"x"}}, true}, {Options{Sockets: []string{"a"}}, true}} {
+		if got := c.o.forceOff(); got != c.want {
+			t.Errorf("%+v: %v", c.o, got)
+		}
+	}
+}

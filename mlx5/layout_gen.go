@@ -1443,6 +1443,12 @@ func (v HCACap) UMRPtrRlky() bool { return v[70]&0x80 != 0 }
 // SetUMRPtrRlky sets umr_ptr_rlky.
 func (v HCACap) SetUMRPtrRlky(x bool) { v[70] = bit(v[70], 0x80, x) }
 
+// Imaicl returns imaicl (1 bits at bit 0x231).
+func (v HCACap) Imaicl() bool { return v[70]&0x40 != 0 }
+
+// SetImaicl sets imaicl.
+func (v HCACap) SetImaicl(x bool) { v[70] = bit(v[70], 0x40, x) }
+
 // XRC returns xrc (1 bits at bit 0x23c).
 func (v HCACap) XRC() bool { return v[71]&0x8 != 0 }
 
@@ -1551,6 +1557,12 @@ func (v HCACap) LogMaxXRCD() uint8 { return v[103] >> 0 & 0x1f }
 // SetLogMaxXRCD sets log_max_xrcd; higher bits of x are dropped.
 func (v HCACap) SetLogMaxXRCD(x uint8) { v[103] = v[103]&^(0x1f<<0) | x&0x1f<<0 }
 
+// MaxFlowCounter150 returns max_flow_counter_15_0 (16 bits at bit 0x350).
+func (v HCACap) MaxFlowCounter150() uint16 { return binary.BigEndian.Uint16(v[106:]) }
+
+// SetMaxFlowCounter150 sets max_flow_counter_15_0.
+func (v HCACap) SetMaxFlowCounter150(x uint16) { binary.BigEndian.PutUint16(v[106:], x) }
+
 // LogMaxRQ returns log_max_rq (5 bits at bit 0x363).
 func (v HCACap) LogMaxRQ() uint8 { return v[108] >> 0 & 0x1f }
 
@@ -1604,6 +1616,12 @@ func (v HCACap) RoCERwSupported() bool { return v[116]&0x40 != 0 }
 
 // SetRoCERwSupported sets roce_rw_supported.
 func (v HCACap) SetRoCERwSupported(x bool) { v[116] = bit(v[116], 0x40, x) }
+
+// LogMaxWQSz returns log_max_wq_sz (5 bits at bit 0x3db).
+func (v HCACap) LogMaxWQSz() uint8 { return v[123] >> 0 & 0x1f }
+
+// SetLogMaxWQSz sets log_max_wq_sz; higher bits of x are dropped.
+func (v HCACap) SetLogMaxWQSz(x uint8) { v[123] = v[123]&^(0x1f<<0) | x&0x1f<<0 }
 
 // DisableLocalLbUC returns disable_local_lb_uc (1 bits at bit 0x3e1).
 func (v HCACap) DisableLocalLbUC() bool { return v[124]&0x40 != 0 }
@@ -9862,6 +9880,171 @@ func (v DeleteFTEOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) 
 // SetSyndrome sets syndrome.
 func (v DeleteFTEOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
 
+// FlowCounterList is a view of struct mlx5_ifc_flow_counter_list_bits.
+type FlowCounterList []byte
+
+// FlowCounterListSize is the size of a FlowCounterList in bytes, without a trailing array.
+const FlowCounterListSize = 8
+
+// FlowCounterID returns flow_counter_id (32 bits at bit 0x0).
+func (v FlowCounterList) FlowCounterID() uint32 { return binary.BigEndian.Uint32(v[0:]) }
+
+// SetFlowCounterID sets flow_counter_id.
+func (v FlowCounterList) SetFlowCounterID(x uint32) { binary.BigEndian.PutUint32(v[0:], x) }
+
+// AllocFlowCounterIn is a view of struct mlx5_ifc_alloc_flow_counter_in_bits.
+type AllocFlowCounterIn []byte
+
+// AllocFlowCounterInSize is the size of a AllocFlowCounterIn in bytes, without a trailing array.
+const AllocFlowCounterInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v AllocFlowCounterIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v AllocFlowCounterIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v AllocFlowCounterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v AllocFlowCounterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// FlowCounterBulkLogSize returns flow_counter_bulk_log_size (5 bits at bit 0x73).
+func (v AllocFlowCounterIn) FlowCounterBulkLogSize() uint8 { return v[14] >> 0 & 0x1f }
+
+// SetFlowCounterBulkLogSize sets flow_counter_bulk_log_size; higher bits of x are dropped.
+func (v AllocFlowCounterIn) SetFlowCounterBulkLogSize(x uint8) { v[14] = v[14]&^(0x1f<<0) | x&0x1f<<0 }
+
+// FlowCounterBulk returns flow_counter_bulk (8 bits at bit 0x78).
+func (v AllocFlowCounterIn) FlowCounterBulk() uint8 { return v[15] }
+
+// SetFlowCounterBulk sets flow_counter_bulk.
+func (v AllocFlowCounterIn) SetFlowCounterBulk(x uint8) { v[15] = x }
+
+// AllocFlowCounterOut is a view of struct mlx5_ifc_alloc_flow_counter_out_bits.
+type AllocFlowCounterOut []byte
+
+// AllocFlowCounterOutSize is the size of a AllocFlowCounterOut in bytes, without a trailing array.
+const AllocFlowCounterOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v AllocFlowCounterOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v AllocFlowCounterOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v AllocFlowCounterOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v AllocFlowCounterOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// FlowCounterID returns flow_counter_id (32 bits at bit 0x40).
+func (v AllocFlowCounterOut) FlowCounterID() uint32 { return binary.BigEndian.Uint32(v[8:]) }
+
+// SetFlowCounterID sets flow_counter_id.
+func (v AllocFlowCounterOut) SetFlowCounterID(x uint32) { binary.BigEndian.PutUint32(v[8:], x) }
+
+// DeallocFlowCounterIn is a view of struct mlx5_ifc_dealloc_flow_counter_in_bits.
+type DeallocFlowCounterIn []byte
+
+// DeallocFlowCounterInSize is the size of a DeallocFlowCounterIn in bytes, without a trailing array.
+const DeallocFlowCounterInSize = 16
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v DeallocFlowCounterIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v DeallocFlowCounterIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v DeallocFlowCounterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v DeallocFlowCounterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// FlowCounterID returns flow_counter_id (32 bits at bit 0x40).
+func (v DeallocFlowCounterIn) FlowCounterID() uint32 { return binary.BigEndian.Uint32(v[8:]) }
+
+// SetFlowCounterID sets flow_counter_id.
+func (v DeallocFlowCounterIn) SetFlowCounterID(x uint32) { binary.BigEndian.PutUint32(v[8:], x) }
+
+// DeallocFlowCounterOut is a view of struct mlx5_ifc_dealloc_flow_counter_out_bits.
+type DeallocFlowCounterOut []byte
+
+// DeallocFlowCounterOutSize is the size of a DeallocFlowCounterOut in bytes, without a trailing array.
+const DeallocFlowCounterOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v DeallocFlowCounterOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v DeallocFlowCounterOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v DeallocFlowCounterOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v DeallocFlowCounterOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// QueryFlowCounterIn is a view of struct mlx5_ifc_query_flow_counter_in_bits.
+type QueryFlowCounterIn []byte
+
+// QueryFlowCounterInSize is the size of a QueryFlowCounterIn in bytes, without a trailing array.
+const QueryFlowCounterInSize = 32
+
+// Opcode returns opcode (16 bits at bit 0x0).
+func (v QueryFlowCounterIn) Opcode() uint16 { return binary.BigEndian.Uint16(v[0:]) }
+
+// SetOpcode sets opcode.
+func (v QueryFlowCounterIn) SetOpcode(x uint16) { binary.BigEndian.PutUint16(v[0:], x) }
+
+// OpMod returns op_mod (16 bits at bit 0x30).
+func (v QueryFlowCounterIn) OpMod() uint16 { return binary.BigEndian.Uint16(v[6:]) }
+
+// SetOpMod sets op_mod.
+func (v QueryFlowCounterIn) SetOpMod(x uint16) { binary.BigEndian.PutUint16(v[6:], x) }
+
+// Clear returns clear (1 bits at bit 0xc0).
+func (v QueryFlowCounterIn) Clear() bool { return v[24]&0x80 != 0 }
+
+// SetClear sets clear.
+func (v QueryFlowCounterIn) SetClear(x bool) { v[24] = bit(v[24], 0x80, x) }
+
+// NumOfCounters returns num_of_counters (16 bits at bit 0xd0).
+func (v QueryFlowCounterIn) NumOfCounters() uint16 { return binary.BigEndian.Uint16(v[26:]) }
+
+// SetNumOfCounters sets num_of_counters.
+func (v QueryFlowCounterIn) SetNumOfCounters(x uint16) { binary.BigEndian.PutUint16(v[26:], x) }
+
+// FlowCounterID returns flow_counter_id (32 bits at bit 0xe0).
+func (v QueryFlowCounterIn) FlowCounterID() uint32 { return binary.BigEndian.Uint32(v[28:]) }
+
+// SetFlowCounterID sets flow_counter_id.
+func (v QueryFlowCounterIn) SetFlowCounterID(x uint32) { binary.BigEndian.PutUint32(v[28:], x) }
+
+// QueryFlowCounterOut is a view of struct mlx5_ifc_query_flow_counter_out_bits.
+type QueryFlowCounterOut []byte
+
+// QueryFlowCounterOutSize is the size of a QueryFlowCounterOut in bytes, without a trailing array.
+const QueryFlowCounterOutSize = 16
+
+// Status returns status (8 bits at bit 0x0).
+func (v QueryFlowCounterOut) Status() uint8 { return v[0] }
+
+// SetStatus sets status.
+func (v QueryFlowCounterOut) SetStatus(x uint8) { v[0] = x }
+
+// Syndrome returns syndrome (32 bits at bit 0x20).
+func (v QueryFlowCounterOut) Syndrome() uint32 { return binary.BigEndian.Uint32(v[4:]) }
+
+// SetSyndrome sets syndrome.
+func (v QueryFlowCounterOut) SetSyndrome(x uint32) { binary.BigEndian.PutUint32(v[4:], x) }
+
+// FlowStatistics returns the trailing array: 128-bit elements up to the end of v.
+func (v QueryFlowCounterOut) FlowStatistics() []byte { return v[16:] }
+
 // AttachToMcgIn is a view of struct mlx5_ifc_attach_to_mcg_in_bits.
 type AttachToMcgIn []byte
 
@@ -10387,6 +10570,162 @@ func (v DeviceMemCap) MemicOperations() uint32 { return binary.BigEndian.Uint32(
 
 // SetMemicOperations sets memic_operations.
 func (v DeviceMemCap) SetMemicOperations(x uint32) { binary.BigEndian.PutUint32(v[64:], x) }
+
+// QosCap is a view of struct mlx5_ifc_qos_cap_bits.
+type QosCap []byte
+
+// QosCapSize is the size of a QosCap in bytes, without a trailing array.
+const QosCapSize = 256
+
+// PacketPacing returns packet_pacing (1 bits at bit 0x0).
+func (v QosCap) PacketPacing() bool { return v[0]&0x80 != 0 }
+
+// SetPacketPacing sets packet_pacing.
+func (v QosCap) SetPacketPacing(x bool) { v[0] = bit(v[0], 0x80, x) }
+
+// ESWScheduling returns esw_scheduling (1 bits at bit 0x1).
+func (v QosCap) ESWScheduling() bool { return v[0]&0x40 != 0 }
+
+// SetESWScheduling sets esw_scheduling.
+func (v QosCap) SetESWScheduling(x bool) { v[0] = bit(v[0], 0x40, x) }
+
+// ESWBwShare returns esw_bw_share (1 bits at bit 0x2).
+func (v QosCap) ESWBwShare() bool { return v[0]&0x20 != 0 }
+
+// SetESWBwShare sets esw_bw_share.
+func (v QosCap) SetESWBwShare(x bool) { v[0] = bit(v[0], 0x20, x) }
+
+// ESWRateLimit returns esw_rate_limit (1 bits at bit 0x3).
+func (v QosCap) ESWRateLimit() bool { return v[0]&0x10 != 0 }
+
+// SetESWRateLimit sets esw_rate_limit.
+func (v QosCap) SetESWRateLimit(x bool) { v[0] = bit(v[0], 0x10, x) }
+
+// PacketPacingBurstBound returns packet_pacing_burst_bound (1 bits at bit 0x5).
+func (v QosCap) PacketPacingBurstBound() bool { return v[0]&0x4 != 0 }
+
+// SetPacketPacingBurstBound sets packet_pacing_burst_bound.
+func (v QosCap) SetPacketPacingBurstBound(x bool) { v[0] = bit(v[0], 0x4, x) }
+
+// PacketPacingTypicalSize returns packet_pacing_typical_size (1 bits at bit 0x6).
+func (v QosCap) PacketPacingTypicalSize() bool { return v[0]&0x2 != 0 }
+
+// SetPacketPacingTypicalSize sets packet_pacing_typical_size.
+func (v QosCap) SetPacketPacingTypicalSize(x bool) { v[0] = bit(v[0], 0x2, x) }
+
+// NICSQScheduling returns nic_sq_scheduling (1 bits at bit 0x8).
+func (v QosCap) NICSQScheduling() bool { return v[1]&0x80 != 0 }
+
+// SetNICSQScheduling sets nic_sq_scheduling.
+func (v QosCap) SetNICSQScheduling(x bool) { v[1] = bit(v[1], 0x80, x) }
+
+// NICBwShare returns nic_bw_share (1 bits at bit 0x9).
+func (v QosCap) NICBwShare() bool { return v[1]&0x40 != 0 }
+
+// SetNICBwShare sets nic_bw_share.
+func (v QosCap) SetNICBwShare(x bool) { v[1] = bit(v[1], 0x40, x) }
+
+// NICRateLimit returns nic_rate_limit (1 bits at bit 0xa).
+func (v QosCap) NICRateLimit() bool { return v[1]&0x20 != 0 }
+
+// SetNICRateLimit sets nic_rate_limit.
+func (v QosCap) SetNICRateLimit(x bool) { v[1] = bit(v[1], 0x20, x) }
+
+// PacketPacingUID returns packet_pacing_uid (1 bits at bit 0xb).
+func (v QosCap) PacketPacingUID() bool { return v[1]&0x10 != 0 }
+
+// SetPacketPacingUID sets packet_pacing_uid.
+func (v QosCap) SetPacketPacingUID(x bool) { v[1] = bit(v[1], 0x10, x) }
+
+// LogESWMaxSchedDepth returns log_esw_max_sched_depth (4 bits at bit 0xc).
+func (v QosCap) LogESWMaxSchedDepth() uint8 { return v[1] >> 0 & 0xf }
+
+// SetLogESWMaxSchedDepth sets log_esw_max_sched_depth; higher bits of x are dropped.
+func (v QosCap) SetLogESWMaxSchedDepth(x uint8) { v[1] = v[1]&^(0xf<<0) | x&0xf<<0 }
+
+// FlowMeterRegID returns flow_meter_reg_id (8 bits at bit 0x18).
+func (v QosCap) FlowMeterRegID() uint8 { return v[3] }
+
+// SetFlowMeterRegID sets flow_meter_reg_id.
+func (v QosCap) SetFlowMeterRegID(x uint8) { v[3] = x }
+
+// LogMaxQosNICQueueGroup returns log_max_qos_nic_queue_group (5 bits at bit 0x2b).
+func (v QosCap) LogMaxQosNICQueueGroup() uint8 { return v[5] >> 0 & 0x1f }
+
+// SetLogMaxQosNICQueueGroup sets log_max_qos_nic_queue_group; higher bits of x are dropped.
+func (v QosCap) SetLogMaxQosNICQueueGroup(x uint8) { v[5] = v[5]&^(0x1f<<0) | x&0x1f<<0 }
+
+// PacketPacingMaxRate returns packet_pacing_max_rate (32 bits at bit 0x40).
+func (v QosCap) PacketPacingMaxRate() uint32 { return binary.BigEndian.Uint32(v[8:]) }
+
+// SetPacketPacingMaxRate sets packet_pacing_max_rate.
+func (v QosCap) SetPacketPacingMaxRate(x uint32) { binary.BigEndian.PutUint32(v[8:], x) }
+
+// PacketPacingMinRate returns packet_pacing_min_rate (32 bits at bit 0x60).
+func (v QosCap) PacketPacingMinRate() uint32 { return binary.BigEndian.Uint32(v[12:]) }
+
+// SetPacketPacingMinRate sets packet_pacing_min_rate.
+func (v QosCap) SetPacketPacingMinRate(x uint32) { binary.BigEndian.PutUint32(v[12:], x) }
+
+// PacketPacingRateTableSize returns packet_pacing_rate_table_size (16 bits at bit 0x90).
+func (v QosCap) PacketPacingRateTableSize() uint16 { return binary.BigEndian.Uint16(v[18:]) }
+
+// SetPacketPacingRateTableSize sets packet_pacing_rate_table_size.
+func (v QosCap) SetPacketPacingRateTableSize(x uint16) { binary.BigEndian.PutUint16(v[18:], x) }
+
+// ESWElementType returns esw_element_type (16 bits at bit 0xa0).
+func (v QosCap) ESWElementType() uint16 { return binary.BigEndian.Uint16(v[20:]) }
+
+// SetESWElementType sets esw_element_type.
+func (v QosCap) SetESWElementType(x uint16) { binary.BigEndian.PutUint16(v[20:], x) }
+
+// ESWTsarType returns esw_tsar_type (16 bits at bit 0xb0).
+func (v QosCap) ESWTsarType() uint16 { return binary.BigEndian.Uint16(v[22:]) }
+
+// SetESWTsarType sets esw_tsar_type.
+func (v QosCap) SetESWTsarType(x uint16) { binary.BigEndian.PutUint16(v[22:], x) }
+
+// MaxQosParaVPort returns max_qos_para_vport (16 bits at bit 0xd0).
+func (v QosCap) MaxQosParaVPort() uint16 { return binary.BigEndian.Uint16(v[26:]) }
+
+// SetMaxQosParaVPort sets max_qos_para_vport.
+func (v QosCap) SetMaxQosParaVPort(x uint16) { binary.BigEndian.PutUint16(v[26:], x) }
+
+// MaxTsarBwShare returns max_tsar_bw_share (32 bits at bit 0xe0).
+func (v QosCap) MaxTsarBwShare() uint32 { return binary.BigEndian.Uint32(v[28:]) }
+
+// SetMaxTsarBwShare sets max_tsar_bw_share.
+func (v QosCap) SetMaxTsarBwShare(x uint32) { binary.BigEndian.PutUint32(v[28:], x) }
+
+// NICElementType returns nic_element_type (16 bits at bit 0x100).
+func (v QosCap) NICElementType() uint16 { return binary.BigEndian.Uint16(v[32:]) }
+
+// SetNICElementType sets nic_element_type.
+func (v QosCap) SetNICElementType(x uint16) { binary.BigEndian.PutUint16(v[32:], x) }
+
+// NICTsarType returns nic_tsar_type (16 bits at bit 0x110).
+func (v QosCap) NICTsarType() uint16 { return binary.BigEndian.Uint16(v[34:]) }
+
+// SetNICTsarType sets nic_tsar_type.
+func (v QosCap) SetNICTsarType(x uint16) { binary.BigEndian.PutUint16(v[34:], x) }
+
+// LogMeterAsoGranularity returns log_meter_aso_granularity (5 bits at bit 0x123).
+func (v QosCap) LogMeterAsoGranularity() uint8 { return v[36] >> 0 & 0x1f }
+
+// SetLogMeterAsoGranularity sets log_meter_aso_granularity; higher bits of x are dropped.
+func (v QosCap) SetLogMeterAsoGranularity(x uint8) { v[36] = v[36]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMeterAsoMaxAlloc returns log_meter_aso_max_alloc (5 bits at bit 0x12b).
+func (v QosCap) LogMeterAsoMaxAlloc() uint8 { return v[37] >> 0 & 0x1f }
+
+// SetLogMeterAsoMaxAlloc sets log_meter_aso_max_alloc; higher bits of x are dropped.
+func (v QosCap) SetLogMeterAsoMaxAlloc(x uint8) { v[37] = v[37]&^(0x1f<<0) | x&0x1f<<0 }
+
+// LogMaxNumMeterAso returns log_max_num_meter_aso (5 bits at bit 0x133).
+func (v QosCap) LogMaxNumMeterAso() uint8 { return v[38] >> 0 & 0x1f }
+
+// SetLogMaxNumMeterAso sets log_max_num_meter_aso; higher bits of x are dropped.
+func (v QosCap) SetLogMaxNumMeterAso(x uint8) { v[38] = v[38]&^(0x1f<<0) | x&0x1f<<0 }
 
 // layouts has the table of each view.
 var layouts = [...]Layout{
@@ -14347,6 +14686,40 @@ var layouts = [...]Layout{
 		{"status", 0, 8},
 		{"syndrome", 32, 32},
 	}},
+	{Name: "flow_counter_list", Bytes: 8, Fields: []LayoutField{
+		{"flow_counter_id", 0, 32},
+	}},
+	{Name: "alloc_flow_counter_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"flow_counter_bulk_log_size", 115, 5},
+		{"flow_counter_bulk", 120, 8},
+	}},
+	{Name: "alloc_flow_counter_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+		{"flow_counter_id", 64, 32},
+	}},
+	{Name: "dealloc_flow_counter_in", Bytes: 16, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"flow_counter_id", 64, 32},
+	}},
+	{Name: "dealloc_flow_counter_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
+	{Name: "query_flow_counter_in", Bytes: 32, Fields: []LayoutField{
+		{"opcode", 0, 16},
+		{"op_mod", 48, 16},
+		{"clear", 192, 1},
+		{"num_of_counters", 208, 16},
+		{"flow_counter_id", 224, 32},
+	}},
+	{Name: "query_flow_counter_out", Bytes: 16, Fields: []LayoutField{
+		{"status", 0, 8},
+		{"syndrome", 32, 32},
+	}},
 	{Name: "attach_to_mcg_in", Bytes: 32, Fields: []LayoutField{
 		{"opcode", 0, 16},
 		{"uid", 16, 16},
@@ -14499,5 +14872,32 @@ var layouts = [...]Layout{
 		{"header_modify_sw_icm_start_address", 320, 64},
 		{"header_modify_pattern_sw_icm_start_address", 448, 64},
 		{"memic_operations", 512, 32},
+	}},
+	{Name: "qos_cap", Bytes: 256, Fields: []LayoutField{
+		{"packet_pacing", 0, 1},
+		{"esw_scheduling", 1, 1},
+		{"esw_bw_share", 2, 1},
+		{"esw_rate_limit", 3, 1},
+		{"packet_pacing_burst_bound", 5, 1},
+		{"packet_pacing_typical_size", 6, 1},
+		{"nic_sq_scheduling", 8, 1},
+		{"nic_bw_share", 9, 1},
+		{"nic_rate_limit", 10, 1},
+		{"packet_pacing_uid", 11, 1},
+		{"log_esw_max_sched_depth", 12, 4},
+		{"flow_meter_reg_id", 24, 8},
+		{"log_max_qos_nic_queue_group", 43, 5},
+		{"packet_pacing_max_rate", 64, 32},
+		{"packet_pacing_min_rate", 96, 32},
+		{"packet_pacing_rate_table_size", 144, 16},
+		{"esw_element_type", 160, 16},
+		{"esw_tsar_type", 176, 16},
+		{"max_qos_para_vport", 208, 16},
+		{"max_tsar_bw_share", 224, 32},
+		{"nic_element_type", 256, 16},
+		{"nic_tsar_type", 272, 16},
+		{"log_meter_aso_granularity", 291, 5},
+		{"log_meter_aso_max_alloc", 299, 5},
+		{"log_max_num_meter_aso", 307, 5},
 	}},
 }

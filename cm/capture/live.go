@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/google/gopacket/layers"
@@ -18,9 +17,12 @@ import (
 // Live captures RoCE from a network interface (packet(7)).
 type Live struct {
 	file *os.File
-	conn syscall.RawConn
-	buf  []byte
-	oob  []byte
+	conn interface { // syscall.RawConn
+		Read(f func(fd uintptr) (done bool)) error
+		Control(f func(fd uintptr)) error
+	}
+	buf []byte
+	oob []byte
 }
 
 // snapLength is how much of a packet is kept, in bytes: all of it, since the

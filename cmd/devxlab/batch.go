@@ -100,8 +100,11 @@ func (c qpBatchCmd) rounds(e *env, d *devx.Device, w way, r *batchReport) (err e
 	b, err := batch.New(d, batch.Options{Group: c.Group, Depth: c.Depth, OnWait: func(n int) {
 		fmt.Fprintf(e.err, "devxlab: waiting for %d commands in flight, which cannot be recalled: up to 65 s\n", n)
 	}})
-	if err != nil {
+	switch {
+	case errors.Is(err, batch.ErrOptions):
 		return usageError{err}
+	case err != nil: // its goroutines' memory, or the device
+		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	qps := make([]*devx.QP, c.QPs)

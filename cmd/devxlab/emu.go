@@ -80,7 +80,12 @@ func (c emuCmd) Run(e *env) (err error) {
 	defer stop()
 	var cards []*pci.Function
 	busy := clients{stop: stop, never: len(c.Socket)}
-	for i := range c.Socket {
+	addresses, err := cardAddresses(config.MAC, len(c.Socket))
+	if err != nil {
+		return usageError{err}
+	}
+	for i, mac := range addresses {
+		config.MAC = mac
 		f, err := pci.New(config)
 		if err != nil {
 			return err
@@ -89,8 +94,6 @@ func (c emuCmd) Run(e *env) (err error) {
 			cable.connect(i, f)
 		}
 		cards = append(cards, f)
-		next := binary.BigEndian.Uint64(append([]byte{0, 0}, config.MAC[:]...)) + 1
-		copy(config.MAC[:], binary.BigEndian.AppendUint64(nil, next)[2:])
 	}
 	var listeners []*net.UnixListener
 	defer func() {
@@ -206,6 +209,19 @@ func (c emuCmd) config() (pci.Config, error) {
 		copy(config.MAC[:], mac)
 	}
 	return config, nil
+}
+
+// cardAddresses returns the addresses of n cards, which count up from the first.
+func cardAddresses(first [6]byte, n int) (all [][6]byte, err error) {
+	at := binary.BigEndian.Uint64(append([]byte{0, 0}, first[:]...))
+	for i := range uint64(n) {
+		mac := [6]byte(binary.BigEndian.AppendUint64(nil, at+i)[2:])
+		if mac[0]&1 != 0 || at+i >= 1<<48 {
+			return nil, fmt.Errorf("--mac %s: of %d cards, the address of card %d would not be a unicast address: begin lower", net.HardwareAddr(first[:]), n, i+1)
+		}
+		all = append(all, mac)
+	}
+	return all, nil
 }
 
 // serveControl does what clients of the control socket write. Each line is

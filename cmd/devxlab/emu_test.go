@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -203,5 +204,26 @@ func TestCommandLine(t *testing.T) {
 	refused := commandLine([]byte{0xff, 0xff}, []byte{byte(check.Status), 0, 0, 0, 0xde, 0, 0, 1}, 0)
 	if !strings.Contains(refused, check.Refuses) {
 		t.Error(refused)
+	}
+}
+
+// Several cards count up from the first one's address, also into the next byte,
+// and never to an address that is no card's.
+func TestCardAddresses(t *testing.T) {
+	got, err := cardAddresses([6]byte{0x0c, 0x42, 0xa1, 0, 0, 0xff}, 2)
+	if err != nil || len(got) != 2 || got[1] != [6]byte{0x0c, 0x42, 0xa1, 0, 1, 0} {
+		t.Errorf("%x, %v", got, err)
+	}
+	for _, first := range [][6]byte{{0x0c, 0xff, 0xff, 0xff, 0xff, 0xff}, {0xfe, 0xff, 0xff, 0xff, 0xff, 0xff}} {
+		if got, err := cardAddresses(first, 1); err != nil || len(got) != 1 {
+			t.Errorf("%x, %v", got, err)
+		}
+		if got, err := cardAddresses(first, 2); err == nil || !strings.Contains(err.Error(), "begin lower") {
+			t.Errorf("%x, %v", got, err)
+		}
+	}
+	err = emuCmd{Socket: []string{"a", "b"}, Profile: "zero", MAC: "0c:ff:ff:ff:ff:ff"}.Run(&env{ctx: t.Context(), out: io.Discard, err: io.Discard})
+	if u := (usageError{}); !errors.As(err, &u) {
+		t.Errorf("%v", err)
 	}
 }

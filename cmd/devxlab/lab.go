@@ -76,7 +76,7 @@ type labFlags struct {
 	Tap     string            `help:"Write what is on the wire to a pcapng file." placeholder:"FILE"`
 	Socket  []string          `sep:"none" help:"Use the HCA that a devxlab emu serves there, in the place of one of this machine's own; may be repeated. So two machines share a wire." placeholder:"PATH"`
 	HCA     string            `name:"hca" env:"DEVXLAB_HCA" help:"Program, with arguments, to start as the HCA instead of devxlab emu; it gets --socket PATH." placeholder:"COMMAND"`
-	Image   string            `default:"basic" enum:"basic,full" help:"basic: busybox and devxlab; full: also rdma-core's tools and tests, perftest, iproute2."`
+	Image   string            `default:"basic" help:"basic: busybox and devxlab; full: also rdma-core's tools and tests, perftest, iproute2, of Debian 12 or of the suite in full:SUITE."`
 	Timeout time.Duration     `placeholder:"TIME" help:"Limit for the machine, from its start; default 10m, for a shell 24h."`
 	Env     []string          `sep:"none" help:"For the program's environment." placeholder:"NAME=VALUE"`
 	Put     []string          `sep:"none" help:"Copy a file or directory into the guest, by default to the same path." placeholder:"HOST[:GUEST]"`
@@ -98,7 +98,7 @@ type labExecCmd struct {
 
 type labFetchCmd struct {
 	Kernel  string `default:"" help:"As for lab run." placeholder:"KERNEL"`
-	Image   string `default:"basic" enum:"basic,full" help:"As for lab run."`
+	Image   string `default:"basic" help:"As for lab run."`
 	Refresh bool   `help:"Look for newer versions of what is there."`
 }
 

@@ -109,9 +109,10 @@ func matrixJSON(tries []lab.KernelTry) (all []kernelJSON) {
 
 type labConformanceCmd struct {
 	machineFlags
-	Limit time.Duration `default:"60s" help:"Time that one test may take."`
-	Write string        `placeholder:"FILE" help:"Write the report as Markdown."`
-	Files []string      `arg:"" optional:"" help:"Files of tests: test_device. Default: all."`
+	RDMACore []string      `name:"rdma-core" default:"bookworm" help:"Suites of Debian whose rdma-core is tested, each in a machine of its own, and on which kernel if it is not --kernel." placeholder:"SUITE[@KERNEL]"`
+	Limit    time.Duration `default:"60s" help:"Time that one test may take."`
+	Write    string        `placeholder:"FILE" help:"Write the report as Markdown."`
+	Files    []string      `arg:"" optional:"" help:"Files of tests: test_device. Default: all."`
 }
 
 const labConformanceHelp = `rdma-core's own Python tests, as Debian packages them, run in a guest against the emulated HCA; each file in a process of its
@@ -127,22 +128,35 @@ func (c labConformanceCmd) Run(e *env) error {
 	if c.Limit < time.Second {
 		return usageError{fmt.Errorf("--limit %v: a second or more", c.Limit)}
 	}
-	o := c.options(e)
-	o.Kernel, o.Timeout = cmp.Or(c.Kernel, lab.DefaultKernel), cmp.Or(c.Timeout, time.Hour)
-	r, err := lab.Conform(e.ctx, o, c.Limit, c.Files...)
-	if errors.Is(err, lab.ErrOptions) {
-		return usageError{err}
+	var reports []*lab.Conformance
+	var complaints error
+	for _, what := range c.RDMACore {
+		suite, kernel, _ := strings.Cut(what, "@")
+		o := c.options(e)
+		o.Image, o.Kernel, o.Timeout = lab.ImageFull+":"+suite, cmp.Or(kernel, c.Kernel, lab.DefaultKernel), cmp.Or(c.Timeout, time.Hour)
+		r, err := lab.Conform(e.ctx, o, c.Limit, c.Files...)
+		if errors.Is(err, lab.ErrOptions) {
+			return usageError{err}
+		}
+		if r == nil || errors.Is(err, lab.ErrConformance) {
+			return err
+		}
+		reports, complaints = append(reports, r), errors.Join(complaints, err)
 	}
-	if r == nil || errors.Is(err, lab.ErrConformance) {
-		return err
-	}
+	err := complaints
 	if c.Write != "" { // also where the guest's kernel complained: that is for whoever reads it to judge
-		err = errors.Join(err, atomicfile.Write(c.Write, func(w io.Writer) error { _, err := io.WriteString(w, r.Markdown()); return err }))
+		err = errors.Join(err, atomicfile.Write(c.Write, func(w io.Writer) error { _, err := io.WriteString(w, lab.ConformanceMarkdown(reports...)); return err }))
 	}
 	if e.asJSON {
-		return errors.Join(err, e.json(r))
+		return errors.Join(err, e.json(reports))
 	}
-	return errors.Join(err, e.table(conformanceTable(r)))
+	for _, r := range reports {
+		if len(reports) > 1 {
+			fmt.Fprintf(e.out, "rdma-core %s on Linux %s\n", r.RDMACore, r.Kernel)
+		}
+		err = errors.Join(err, e.table(conformanceTable(r)))
+	}
+	return err
 }
 
 func conformanceTable(r *lab.Conformance) [][]string {

@@ -29,7 +29,7 @@ func TestLabCommandLine(t *testing.T) {
 		{args: []string{"lab", "run", "--"}, code: 2, err: "which program"},
 		{args: []string{"lab", "run", "--smp", "0", "true"}, code: 2, err: "--smp"},
 		{args: []string{"lab", "run", "--smp", "65", "true"}, code: 2, err: "65 CPUs"},
-		{args: []string{"lab", "run", "--image", "huge", "true"}, code: 2, err: "--image"},
+		{args: []string{"lab", "run", "--image", "huge", "true"}, code: 2, err: `image "huge"`},
 		{args: []string{"lab", "run", "--get", "out", "true"}, code: 2, err: `"out" in the guest`},
 		{args: []string{"lab", "run", "--put", "/not/there", "true"}, code: 2, err: "no such file"},
 		{args: []string{"lab", "run", "--timeout", "never", "true"}, code: 2, err: "--timeout"},

@@ -18,6 +18,7 @@ const (
 	capEth       mlx5.CapType = 1
 	capAtomic    mlx5.CapType = 3
 	capFlowTable mlx5.CapType = 7
+	capQoS       mlx5.CapType = 0xc
 	capDevMem    mlx5.CapType = 0xf
 )
 
@@ -56,7 +57,11 @@ const (
 	maxFlowLevel      = 128 // Linux 6.12 goes up to 66
 	logMaxDestination = 8
 	logMaxFlow        = 20
+	maxFlowCounters   = 1 << 15
+	meterRegister     = 1 << 3 // metadata registers that flow meters would colour, were there any
+	logMaxFlowCounter = 2      // of an entry
 	maxWQSize         = 15
+	logMaxKLMList     = 16
 
 	// The timer's frequency: it counts nanoseconds.
 	frequencyKHz = 1000000
@@ -78,6 +83,7 @@ func newDriverCaps(h *HCA) *driverCaps {
 	// Of device memory the device has none, and says so: rdma-core asks whether or
 	// not the general page has a bit for it (dr_devx.c, dr_devx_query_device).
 	page(capDevMem, "device_mem_cap")
+	mlx5.QosCap(page(capQoS, "qos_cap")).SetFlowMeterRegID(meterRegister)
 	for _, p := range d.pages {
 		p.cur = bytes.Clone(p.max)
 	}
@@ -97,14 +103,17 @@ func (h *HCA) driverGeneralCaps(p mlx5.HCACap) {
 	p.SetLogMaxTIR(logMaxTIR)
 	p.SetLogMaxSQ(logMaxSQ)
 	p.SetLogMaxRQ(logMaxRQ)
+	p.SetLogMaxWQSz(maxWQSize)
+	p.SetMaxFlowCounter150(maxFlowCounters)
 	p.SetLogMaxRQT(logMaxRQT)
 	p.SetLogMaxRQTSize(logMaxRQTSize)
 	p.SetLogMaxTISPerSQ(maxTISPerSQ)
 	p.SetLogMaxCurrentUCList(logMaxUCList)
 	p.SetLogMaxCurrentMcList(logMaxMCList)
 	p.SetLogMaxVLANList(logMaxVLANList)
-	p.SetLogMaxKLMListSize(16)
+	p.SetLogMaxKLMListSize(logMaxKLMList)
 	p.SetUMRModifyEntitySizeDisabled(true) // no memory keys in stock at probe
+	p.SetImaicl(true)                      // memory windows
 	p.SetXRC(true)
 	p.SetEthNetOffloads(true)
 	p.SetNICFlowTable(true)
@@ -147,19 +156,27 @@ func atomicCaps(p mlx5.AtomicCaps) {
 }
 
 func flowTableCaps(p mlx5.FlowTableNICCap) {
-	rx := p.FlowTablePropertiesNICReceive()
-	rx.SetFtSupport(true)
-	rx.SetFlowModifyEn(true)
-	rx.SetModifyRoot(true)
-	rx.SetIdentifiedMissTableMode(true)
-	rx.SetFlowTableModify(true)
-	rx.SetIgnoreFlowLevel(true)
-	rx.SetLogMaxFtSize(logMaxFlowTable)
-	rx.SetMaxFtLevel(maxFlowLevel)
-	rx.SetLogMaxFtNum(logMaxFlowTables)
-	rx.SetLogMaxDestination(logMaxDestination)
-	rx.SetLogMaxFlow(logMaxFlow)
-	for _, f := range []mlx5.FlowTableFieldsSupported{rx.FtFieldSupport(), rx.FtFieldBitmaskSupport()} {
+	for _, d := range []mlx5.FlowTablePropLayout{p.FlowTablePropertiesNICReceive(), p.FlowTablePropertiesNICTransmit()} {
+		directionCaps(d)
+	}
+}
+
+// directionCaps is what flow tables of one direction can do.
+func directionCaps(d mlx5.FlowTablePropLayout) {
+	d.SetFtSupport(true)
+	d.SetFlowCounter(true)
+	d.SetFlowModifyEn(true)
+	d.SetModifyRoot(true)
+	d.SetIdentifiedMissTableMode(true)
+	d.SetFlowTableModify(true)
+	d.SetIgnoreFlowLevel(true)
+	d.SetLogMaxFtSize(logMaxFlowTable)
+	d.SetMaxFtLevel(maxFlowLevel)
+	d.SetLogMaxFtNum(logMaxFlowTables)
+	d.SetLogMaxFlowCounter(logMaxFlowCounter)
+	d.SetLogMaxDestination(logMaxDestination)
+	d.SetLogMaxFlow(logMaxFlow)
+	for _, f := range []mlx5.FlowTableFieldsSupported{d.FtFieldSupport(), d.FtFieldBitmaskSupport()} {
 		f.SetOuterDMAC(true)
 		f.SetOuterSMAC(true)
 		f.SetOuterEtherType(true)

@@ -126,6 +126,8 @@ const (
 	badGroupGID
 	badComponent
 	tableInUse
+	badFlowCounter
+	mkeyListSize
 	numChecks
 )
 
@@ -175,7 +177,7 @@ var checks = [numChecks]Check{
 	zeroRGID:        {Refuses: "a RoCE INIT2RTR without a remote GID", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	mkeyZeroLen:     {Refuses: "a memory key without translation entries", Status: mlx5.StatusBadParam, Evidence: "reported, syndrome 0x3bf6f"},
 	mkeyMode:        {Refuses: "a memory key access mode that the device does not offer", Status: mlx5.StatusBadParam, Evidence: "status text"},
-	mkeyPageSize:    {Refuses: "a memory key page size below 4 KiB", Status: mlx5.StatusBadParam, Evidence: "assumed; reported for one over the capability, syndrome 0x38a711"},
+	mkeyPageSize:    {Refuses: "a memory key page size below 4 KiB, or below 256 bytes for one of other keys (KSM)", Status: mlx5.StatusBadParam, Evidence: "assumed; reported for one over the capability, syndrome 0x38a711"},
 	mkeyRange:       {Refuses: "a memory key that reaches beyond its user memory", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badCapPage:      {Refuses: "a capability page that the device does not have", Status: mlx5.StatusBadParam, Evidence: "reported for QUERY_HCA_CAP, syndrome 0x5add95"},
 	badOptPar:       {Refuses: "an optional parameter that the device does not offer: alternate path, SRQ, receive CQ", Status: mlx5.StatusBadParam, Evidence: "assumed"},
@@ -217,7 +219,7 @@ var checks = [numChecks]Check{
 	badRegAccess:    {Refuses: "a write to a register that is only read, or the reverse", Status: mlx5.StatusBadRes, Evidence: "reported for a write that is not permitted, syndrome 0xb06e1f; the reverse assumed"},
 	badProtocol:     {Refuses: "PTYS for another protocol than Ethernet", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badEndianness:   {Refuses: "a host that is not little endian", Status: mlx5.StatusBadParam, Evidence: "driver, set_hca_ctrl writes 0"},
-	badTableType:    {Refuses: "flow tables elsewhere than in what the port receives", Status: mlx5.StatusBadParam, Evidence: "assumed; the capability page offers no other"},
+	badTableType:    {Refuses: "flow tables elsewhere than in what the port receives and what send queues of frames send", Status: mlx5.StatusBadParam, Evidence: "assumed; the capability page offers no other"},
 	badTable:        {Refuses: "a flow table that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 	badTableSize:    {Refuses: "a flow table over the advertised size or level", Status: mlx5.StatusBadParam, Evidence: "assumed; what is reported for CREATE_FLOW_TABLE (0x754a4, 0xa43321) has other causes"},
 	badMiss:         {Refuses: "a miss action that the device does not have, or a table that is its own", Status: mlx5.StatusBadParam, Evidence: "assumed"},
@@ -229,6 +231,8 @@ var checks = [numChecks]Check{
 	badGroupGID:     {Refuses: "a multicast group whose GID is none, or one that the queue pair has not joined", Status: mlx5.StatusBadParam, Evidence: "assumed"},
 	badComponent:    {Refuses: "a firmware component or kind of information other than the boot image's running version", Status: mlx5.StatusBadParam, Evidence: "assumed; driver, mlx5_get_boot_img_component_index stops at the last one"},
 	tableInUse:      {Refuses: "the destruction of a flow table that has groups or is where flows go", Status: mlx5.StatusBadParam, Evidence: "reported, syndromes 0x389e56 and 0x66d6c3"},
+	mkeyListSize:    {Refuses: "a memory key of more other keys than log_max_klm_list_size", Status: mlx5.StatusBadParam, Evidence: "status text; driver, mlx5_ib main.c: max_fast_reg_page_list_len"},
+	badFlowCounter:  {Refuses: "a flow counter that does not exist or has another uid", Status: mlx5.StatusBadRes, Evidence: "status text; foreign uid assumed"},
 }
 
 func init() {

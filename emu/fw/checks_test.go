@@ -214,6 +214,10 @@ var refusals = []refusal{
 	{umemUnaligned, mlx5.StatusBadParam, "queue", func(r *rig) []byte {
 		return with(r.qp(mlx5.STRC), func(in mlx5.CreateQPIn) { in.SetWQUmemOffset(32) })
 	}},
+	{umemUnaligned, mlx5.StatusBadParam, "doorbell record in user memory that begins at 4", func(r *rig) []byte {
+		id := r.made(r.umemWith(1, func(u mlx5.UmemContext) { u.SetPageOffset(4) }))
+		return r.cqWith(func(c mlx5.CQC) { c.SetDBRUmemID(id) })
+	}},
 	{umemUnaligned, mlx5.StatusBadParam, "doorbell record", func(r *rig) []byte { return r.cqWith(func(c mlx5.CQC) { c.SetDBRAddr(4) }) }},
 	{badUmemPages, mlx5.StatusBadParam, "none", func(r *rig) []byte { return umemOf(r.uid, 0) }},
 	{badUmemPages, mlx5.StatusBadParam, "more than there are", func(r *rig) []byte { return r.umemWith(2, func(u mlx5.UmemContext) { u.SetNumOfMTT(3) }) }},
@@ -370,6 +374,10 @@ The evidence says where a check is known from: the Linux driver or rdma-core (fi
 the driver prints for the status ("status text"), or failures of real cards that were reported in public, with their
 real syndrome ("reported"). **"Assumed" means that nobody outside the vendor is known to have shown it**: a card may
 answer with another status, or accept the command. Do not conclude anything about hardware from such a refusal.
+
+Not checked: the signatures of mailboxes. The driver writes them only with cmdif_checksum, which it sets to 0
+(mlx5_core cmd.c, checksum_disabled; main.c, handle_hca_cap), and the device does not offer it. That of the command queue's
+entry, which the driver always writes, is checked by emu/pci, as are tokens, block numbers and lengths.
 
 `
 

@@ -226,8 +226,39 @@ func (h *HCA) modifyCQ(c command) check {
 	return ok
 }
 
+// fence waits at the port for its turn.
+type fence struct {
+	wait bool
+	done chan struct{}
+}
+
+func (f *fence) queued() *bool { return &f.wait }
+func (f *fence) lane() lane    { return noLane }
+
+func (f *fence) turn(*HCA) (more bool) {
+	close(f.done)
+	return false
+}
+
+// settle waits until the port has done what was asked of it before: a card sends
+// what was rung for long before its firmware has taken a command apart. Queues
+// that go on are waited for some turns, not for ever.
+func (h *HCA) settle(turns int) {
+	for ; turns > 0 && !h.port.idle(); turns-- {
+		f := &fence{done: make(chan struct{})}
+		h.wake(f)
+		select {
+		case <-f.done:
+		case <-h.down:
+			return
+		}
+	}
+}
+
 // resize moves a completion queue to another buffer. A completion of its own on
-// the old one tells the driver where it went on.
+// the old one tells the driver where it went on. It has a place among the others:
+// the driver copies those before it to one place further on, and counts it as
+// consumed (mlx5_ib cq.c, copy_resize_cqes).
 func (h *HCA) resize(q *cq, r *cqRing, in mlx5.ModifyCQIn) check {
 	src, dst := in.CQContext(), mlx5.CQC(q.ctx[:])
 	switch {
@@ -242,14 +273,19 @@ func (h *HCA) resize(q *cq, r *cqRing, in mlx5.ModifyCQIn) check {
 	if refused != ok {
 		return refused
 	}
+	h.settle(1<<r.log/turnPackets + 1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if h.mem.ReadDMA(r.record, r.ci[:]) != nil || (r.pi-binary.BigEndian.Uint32(r.ci[:]))&counterMask > 1<<wide.log {
+	if h.mem.ReadDMA(r.record, r.ci[:]) != nil {
+		return badCQSize
+	}
+	if waiting := (r.pi - binary.BigEndian.Uint32(r.ci[:])) & counterMask; waiting > 1<<wide.log || waiting >= 1<<r.log {
 		return badCQSize
 	}
 	if h.put(r, &cqe{cqeSize - 1: cqeResize << 4}) != nil {
 		return badPAS
 	}
+	r.pi = (r.pi + 1) & counterMask
 	r.buf, r.log, r.stride = wide.buf, wide.log, wide.stride
 	dst.SetLogCQSize(src.LogCQSize())
 	dst.SetCQESz(src.CQESz())

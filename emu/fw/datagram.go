@@ -43,28 +43,24 @@ func (e *endpoint) sendDatagrams(h *HCA) (more bool) {
 		if w == nil {
 			return false
 		}
-		e.sendDatagram(h, w)
-		if w.fail != nil {
-			e.failSend(h, &w.wqe, w.fail)
+		if fail := e.sendDatagram(h, w); fail != nil {
+			e.failSend(h, &w.wqe, fail)
 			return false
 		}
 	}
 	return true
 }
 
-func (e *endpoint) sendDatagram(h *HCA, w *request) {
+func (e *endpoint) sendDatagram(h *HCA, w *request) *failure {
 	switch {
 	case w.fail != nil:
-		return
+		return w.fail
 	case w.op == opNOP || w.op == opUMR:
-		e.local(h, w)
-		return
+		return e.local(h, w)
 	case w.op != opSend && w.op != opSendImm:
-		w.fail = &failOperation
-		return
+		return &failOperation
 	case w.bytes > uint64(e.mtu):
-		w.fail = &failLength
-		return
+		return &failLength
 	}
 	hd := header{op: transportUD | pktSendOnly, solicited: w.solicited}
 	if w.op == opSendImm {
@@ -105,14 +101,14 @@ func (e *endpoint) sendDatagram(h *HCA, w *request) {
 	}
 	frame, payload := r.frame(&hd, int(w.bytes))
 	if !h.gather(&e.who, w.sges, 0, payload) {
-		w.fail = &failProtection
-		return
+		return &failProtection
 	}
 	if there { // an address that is gone sends nothing
 		e.out = append(e.out, r.seal(frame))
 	}
 	e.req.psn = (e.req.psn + 1) & psnMask
 	e.finish(h, w, 0)
+	return nil
 }
 
 // gsiQKey is that of the general service interface.

@@ -67,5 +67,8 @@ var driverCommands = []struct {
 	{mlx5.OpCreateFlowGroup, (*HCA).createFlowGroup, objects | alloc, ""},
 	{mlx5.OpDestroyFlowGroup, (*HCA).destroyFlowGroup, objects, ""},
 	{mlx5.OpSetFlowTableEntry, (*HCA).setFlow, objects | anyMod | alloc | steers, "set_fte"},
+	{mlx5.OpAllocFlowCounter, (*HCA).allocFlowCounter, objects | alloc, ""},
+	{mlx5.OpDeallocFlowCounter, (*HCA).deallocFlowCounter, objects, ""},
+	{mlx5.OpQueryFlowCounter, (*HCA).queryFlowCounter, 0, ""},
 	{mlx5.OpDeleteFlowTableEntry, (*HCA).deleteFlow, objects | steers, "delete_fte"},
 }

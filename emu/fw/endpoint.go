@@ -69,6 +69,8 @@ func (e *endpoint) turn(h *HCA) (more bool) {
 	switch {
 	case e.state == mlx5.StateErr:
 		more = e.flush(h) || more
+	case e.state == mlx5.StateSQER && e.recovers():
+		more = e.flushSends(h) || more
 	case e.sq == nil || e.sq.broken:
 	case e.state == mlx5.StateRTS || e.state == mlx5.StateSQD:
 		switch e.kind {
@@ -188,6 +190,10 @@ func (h *HCA) follow(q *qp, to mlx5.State) {
 		} else {
 			e.rsp.silence()
 		}
+	case mlx5.StateSQER:
+		if e.recovers() {
+			e.flushSends(h)
+		}
 	case mlx5.StateRTR:
 		if was != mlx5.StateRTR {
 			e.rsp.start(c)
@@ -252,7 +258,7 @@ func (e *endpoint) connect(h *HCA, c mlx5.QPC) {
 func (e *endpoint) restart(h *HCA) {
 	h.timers.stop(&e.req.timer)
 	h.timers.stopBackground(&e.poll)
-	e.req.reset()
+	e.req.reset(h)
 	e.rsp.reset()
 	e.out, e.polls, e.cnp, e.cnpNext = nil, 0, nil, 0
 	if e.sq != nil {
@@ -346,8 +352,14 @@ func (e *endpoint) completeRecv(h *HCA, index uint16, c *cqe, solicited bool) {
 	}
 }
 
+// recovers reports whether an error of the send queue leaves the receive queue
+// alone: the queue pair is then in SQER, from where the driver brings it back
+// (IBTA specification, volume 1, 10.3.1.6: services other than RC; the kernel's
+// mad.c, mad_error_handler, does that for the GSI).
+func (e *endpoint) recovers() bool { return e.kind == kindUD || e.st == mlx5.STUC }
+
 // failSend completes the oldest request with an error and brings the queue pair
-// to ERR.
+// to ERR, or to SQER.
 func (e *endpoint) failSend(h *HCA, w *wqe, f *failure) {
 	e.count(ctrReqCQEError)
 	switch f {
@@ -371,7 +383,11 @@ func (e *endpoint) failSend(h *HCA, w *wqe, f *failure) {
 		e.count(ctrReqBadResponse)
 	}
 	e.completeSend(h, w, f.completion(cqeRequestErr))
-	e.req.pop()
+	e.req.pop(h)
+	if e.recovers() {
+		e.setState(h, mlx5.StateSQER)
+		return
+	}
 	e.setState(h, mlx5.StateErr)
 }
 
@@ -398,22 +414,7 @@ func (e *endpoint) fail(h *HCA) (more bool) {
 // queues hold at once: a driver that posts as fast must not keep the device from
 // all else. It reports whether there may be more.
 func (e *endpoint) flush(h *HCA) (more bool) {
-	if e.sq != nil {
-		for left := len(e.req.work) + 1<<e.sq.log; !e.sq.broken; left-- {
-			if left == 0 {
-				more = true
-				break
-			}
-			r := e.oldest(h)
-			if r == nil {
-				break
-			}
-			e.count(ctrReqFlush)
-			e.count(ctrReqCQEError)
-			e.completeSend(h, &r.wqe, failFlush.completion(cqeRequestErr))
-			e.req.pop()
-		}
-	}
+	more = e.flushSends(h)
 	flushed := func(index uint16) {
 		e.count(ctrRespFlush)
 		e.count(ctrRespCQEError)
@@ -433,6 +434,27 @@ func (e *endpoint) flush(h *HCA) (more bool) {
 		flushed(e.rsp.recv.index)
 	}
 	return true
+}
+
+// flushSends is flush of the send queue.
+func (e *endpoint) flushSends(h *HCA) (more bool) {
+	if e.sq == nil {
+		return false
+	}
+	for left := len(e.req.work) + 1<<e.sq.log; !e.sq.broken; left-- {
+		if left == 0 {
+			return true
+		}
+		r := e.oldest(h)
+		if r == nil {
+			return false
+		}
+		e.count(ctrReqFlush)
+		e.count(ctrReqCQEError)
+		e.completeSend(h, &r.wqe, failFlush.completion(cqeRequestErr))
+		e.req.pop(h)
+	}
+	return false
 }
 
 // Receive entries that are posted in ERR must be flushed too, and no doorbell
@@ -501,6 +523,9 @@ func (h *HCA) endEndpoint(q *qp) {
 	q.mu.Lock()
 	e := q.ep
 	q.ep = nil
+	if e != nil {
+		e.req.reset(h)
+	}
 	q.mu.Unlock()
 	if e == nil {
 		return

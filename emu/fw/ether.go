@@ -19,16 +19,21 @@ const (
 	ethL4Sum      = 1 << 7
 	ethInsertVLAN = 1 << 15
 
-	maxLSO        = 1 << 18 // max_lso_cap
+	maxLSO = 1 << 18 // max_lso_cap
+	// minMSS is the least that Linux cuts packets into (TCP_MIN_GSO_SIZE in
+	// net/tcp.h): with it a request is at most 32768 frames. That a card refuses
+	// less is assumed.
+	minMSS        = 8
 	maxLSOHeaders = 256
 )
 
 // sendFrames sends what a work request of an SQ says: a frame, or one for each
-// segment of a long TCP packet.
-func (h *HCA) sendFrames(q *sendQueue, w *wqe, ds int) bool {
+// segment of a long TCP packet. It returns how many, 0 if the request makes no
+// sense.
+func (h *HCA) sendFrames(q *sendQueue, w *wqe, ds int) (frames int) {
 	b := w.raw[segBytes : ds*segBytes]
 	if w.op != opSend && w.op != opLSO || len(b) < ethSegBytes {
-		return false
+		return 0
 	}
 	flags, mss := b[ethFlags], int(binary.BigEndian.Uint16(b[ethMSS:]))
 	n := int(binary.BigEndian.Uint16(b[ethInline:]))
@@ -38,19 +43,19 @@ func (h *HCA) sendFrames(q *sendQueue, w *wqe, ds int) bool {
 		tci, n = binary.BigEndian.Uint16(b[ethInlineHdr:]), 0
 	}
 	if ethInlineHdr+n > len(b) {
-		return false
+		return 0
 	}
 	headers = b[ethInlineHdr : ethInlineHdr+n]
 	rest := b[min((max(ethInlineHdr+n, ethSegBytes)+segBytes-1)/segBytes*segBytes, len(b)):]
 	var good bool
 	w.sges, w.bytes, good = appendSGEs(w.sges[:0], rest)
 	if !good || w.bytes > maxLSO || w.op == opSend && n+int(w.bytes) > maxFrame {
-		return false
+		return 0
 	}
 	frame := make([]byte, n+int(w.bytes), max(n+int(w.bytes)+vlanBytes, leastFrame))
 	copy(frame, headers)
 	if !h.gather(&q.who, w.sges, 0, frame[n:]) || len(frame) < etherBytes {
-		return false
+		return 0
 	}
 	if insert {
 		frame = append(frame, make([]byte, vlanBytes)...)
@@ -62,7 +67,7 @@ func (h *HCA) sendFrames(q *sendQueue, w *wqe, ds int) bool {
 		return h.segment(q, frame, mss, n)
 	}
 	h.sendFrame(q, frame, flags&ethL3Sum != 0, flags&ethL4Sum != 0)
-	return true
+	return 1
 }
 
 // sendFrame sends a frame whose checksums may be left to the device.
@@ -73,6 +78,9 @@ func (h *HCA) sendFrame(q *sendQueue, frame []byte, l3, l4 bool) {
 	}
 	if n := len(frame); n < leastFrame {
 		frame = append(frame, make([]byte, leastFrame-n)...)
+	}
+	if !h.passes(frame) {
+		return
 	}
 	h.loopback(frame)
 	q.last = h.transmit(frame, false, false)
@@ -172,14 +180,14 @@ const (
 )
 
 // segment sends a long TCP packet as frames of mss bytes each (LSO).
-func (h *HCA) segment(q *sendQueue, f []byte, mss, inline int) bool {
+func (h *HCA) segment(q *sendQueue, f []byte, mss, inline int) (frames int) {
 	var v layers
-	if !v.parse(f) || v.proto != protoTCP || mss < 1 || len(f) < v.l4+tcpBytes {
-		return false
+	if !v.parse(f) || v.proto != protoTCP || mss < minMSS || len(f) < v.l4+tcpBytes {
+		return 0
 	}
 	head := v.l4 + int(f[v.l4+12]>>4)*4
 	if head > len(f) || head < v.l4+tcpBytes || head > maxLSOHeaders || head+mss > maxFrame || inline > head+mss {
-		return false
+		return 0
 	}
 	payload := f[head:]
 	seq, flags := binary.BigEndian.Uint32(f[v.l4+4:]), f[v.l4+13]
@@ -211,8 +219,9 @@ func (h *HCA) segment(q *sendQueue, f []byte, mss, inline int) bool {
 		}
 		g[v.l4+13] = now
 		h.sendFrame(q, g, true, true)
+		frames++
 	}
-	return true
+	return frames
 }
 
 // Fields of a receive completion of Ethernet (struct mlx5_cqe64).

@@ -27,6 +27,7 @@ type station struct {
 	key      uint32
 	mem      uint64
 	sent     uint32
+	flow     mlx5.SetFTEIn // changes the flow to it
 }
 
 const stationEntry = 2048
@@ -49,15 +50,16 @@ func (n *net) station(i int) *station {
 	tir.Ctx().SetDispType(tirDirect)
 	tir.Ctx().SetInlineRQN(s.rqn)
 	mac := macOf(i)
-	h.flowTo(mac, h.made(tir))
+	s.flow = h.flowTo(mac, h.made(tir))
 	for range 8 {
 		s.refill()
 	}
 	return s
 }
 
-// flowTo makes the root table send frames for a MAC address to a TIR.
-func (h *host) flowTo(mac [6]byte, tir uint32) {
+// flowTo makes the root table send frames for a MAC address to a TIR. It returns
+// the command that changes the flow.
+func (h *host) flowTo(mac [6]byte, tir uint32) mlx5.SetFTEIn {
 	table := h.made(h.tableIn(3))
 	group := h.groupIn(0, 3)
 	group.SetTableID(table)
@@ -72,6 +74,9 @@ func (h *host) flowTo(mac [6]byte, tir uint32) {
 	root := mlx5.SetFlowTableRootIn(build(mlx5.OpSetFlowTableRoot, 0))
 	root.SetTableID(table)
 	h.must(root)
+	mlx5.PutHeader(f, mlx5.OpSetFlowTableEntry, 1)
+	f.SetModifyEnableMask(flowModifyAction | flowModifyDests)
+	return f
 }
 
 func (s *station) refill() {
@@ -235,6 +240,107 @@ func TestBadFrameRequest(t *testing.T) {
 	_ = a.host.mem.ReadDMA(a.host.cqAt, c[:])
 	if c[cqeOpcode]>>4 != cqeRequestErr || c[cqeSyndrome] != 0x02 || c[cqeVendor] != 0x68 {
 		t.Errorf("completion %x", c)
+	}
+}
+
+// The smallest segments that a request may ask for are sent, and each turn ends
+// with the request; smaller ones would be frames without end.
+func TestLeastSegments(t *testing.T) {
+	n := newNet(t)
+	a := n.station(0)
+	a.send(opLSO, 0, minMSS, tcpFrame(0, 1, 16000, false), 54)
+	if got := n.host[0].h.port.stats.tx[trafficUnicast].packets.Load(); got != 16000/minMSS {
+		t.Errorf("%d frames", got)
+	}
+	a.send(opLSO, 0, minMSS-1, tcpFrame(0, 1, 16000, false), 54)
+	var c cqe
+	_ = a.host.mem.ReadDMA(a.host.cqAt+cqeSize, c[:])
+	if got := n.host[0].h.port.stats.tx[trafficUnicast].packets.Load(); got != 16000/minMSS || c[cqeOpcode]>>4 != cqeRequestErr {
+		t.Errorf("segments of %d bytes: %d frames, completion %x", minMSS-1, got, c)
+	}
+}
+
+// outCounts makes the root table of what is sent count, and drop if that is
+// asked, what has the host's own source address; it returns the counter.
+func (h *host) outCounts(from int, action uint16) uint32 {
+	id := h.made(build(mlx5.OpAllocFlowCounter, 0))
+	in := h.outFlow(0, 0)
+	in.FlowContext().SetAction(action)
+	in.FlowContext().SetDestinationListSize(0)
+	mac := macOf(from)
+	copy(in.FlowContext().MatchValue()[matchSMAC:], mac[:])
+	h.must(counted(in[:mlx5.SetFTEInSize], id))
+	root := mlx5.SetFlowTableRootIn(build(mlx5.OpSetFlowTableRoot, 0))
+	root.SetTableType(uint8(wayOut))
+	root.SetTableID(in.TableID())
+	h.must(root)
+	return id
+}
+
+// counted reads a flow counter.
+func (h *host) counted(id uint32, clear bool) (packets, octets uint64) {
+	h.t.Helper()
+	out := make([]byte, mlx5.QueryFlowCounterOutSize+trafficCounterBytes)
+	h.h.Exec(h.counterQuery(id, clear), out)
+	if status, syndrome := mlx5.StatusOf(out); status != mlx5.StatusOK {
+		h.t.Fatalf("QUERY_FLOW_COUNTER: %v, %s", status, reason(syndrome))
+	}
+	c := mlx5.QueryFlowCounterOut(out).FlowStatistics()
+	return binary.BigEndian.Uint64(c), binary.BigEndian.Uint64(c[8:])
+}
+
+// What a port sends goes through flow tables too: they count it, and drop it.
+// What they do not match goes out.
+func TestFlowsOut(t *testing.T) {
+	n := newNet(t)
+	a, b := n.station(0), n.station(1)
+	frame := tcpFrame(0, 1, 100, false)
+	other := append(append([]byte(nil), frame[:6]...), append([]byte{2, 9, 9, 9, 9, 9}, frame[12:]...)...)
+	counter := a.outCounts(0, flowAllow)
+	for range 2 {
+		a.send(opSend, 0, 0, frame, 18)
+	}
+	a.send(opSend, 0, 0, other, 18)
+	for i := range 3 {
+		if got, _ := b.got(); got == nil {
+			t.Errorf("frame %d has not arrived", i)
+		}
+	}
+	if p, o := a.counted(counter, true); p != 2 || o != uint64(2*len(frame)) {
+		t.Errorf("%d packets, %d bytes", p, o)
+	}
+	if p, o := a.counted(counter, false); p != 0 || o != 0 {
+		t.Errorf("%d packets, %d bytes after they were cleared", p, o)
+	}
+	drops := a.outCounts(0, flowDrop)
+	a.send(opSend, 0, 0, frame, 18)
+	a.send(opSend, 0, 0, other, 18)
+	got, _ := b.got()
+	if again, _ := b.got(); got == nil || !bytes.Equal(got[6:12], other[6:12]) || again != nil {
+		t.Errorf("arrived: %x, then %x", got, again)
+	}
+	if p, _ := a.counted(drops, false); p != 1 {
+		t.Errorf("%d packets dropped", p)
+	}
+	if p, _ := a.counted(counter, false); p != 0 {
+		t.Errorf("%d packets in the table that is no longer the root", p)
+	}
+}
+
+// What arrives is counted by the entry that it matches.
+func TestFlowCounter(t *testing.T) {
+	n := newNet(t)
+	a, b := n.station(0), n.station(1)
+	id := b.made(build(mlx5.OpAllocFlowCounter, 0))
+	b.must(counted(b.flow, id))
+	frame := tcpFrame(0, 1, 100, false)
+	a.send(opSend, 0, 0, frame, 18)
+	a.send(opSend, 0, 0, tcpFrame(0, 5, 100, false), 18)
+	if got, _ := b.got(); got == nil {
+		t.Error("no frame")
+	}
+	if p, o := b.counted(id, false); p != 1 || o != uint64(len(frame)) {
+		t.Errorf("%d packets, %d bytes", p, o)
 	}
 }
 

@@ -88,18 +88,20 @@ type HCA struct {
 	pages      pagePool
 	alive      atomic.Int64                // objects that the pages are for
 	routes     [256]atomic.Pointer[eqRing] // by event type
-	rootTable  uint32                      // under objects
+	rootTable  [numDirections]uint32       // under objects
 
 	vport    vport
 	port     port
 	timers   timers
 	cong     congestion
-	steering atomic.Pointer[matchTable]
+	steering [numDirections]atomic.Pointer[matchTable]
 	gsi      atomic.Pointer[qp]
 	groups   groups
+	requests requestPool
 	umrBytes atomic.Int64 // that UMR work requests made translations take
 
 	xrcds, tds, tiss, tirs, rqts, sqs, rqs, srqs, fts, fgs *table[resource]
+	flowCounters                                           *table[flowCounter]
 
 	doorbells atomic.Uint64
 	events    atomic.Pointer[func(Event)]
@@ -152,8 +154,9 @@ type (
 	}
 	umem struct {
 		entry
-		bytes uint64
-		buf   buffer
+		bytes  uint64
+		offset uint64 // in its first page
+		buf    buffer
 	}
 	mkey struct {
 		entry
@@ -228,6 +231,7 @@ func New(c Config) (*HCA, error) {
 		contexts = 1 << h.logMaxUC
 	}
 	h.uctxs = newTable[uctx](1, contexts)
+	h.requests.most = maxRequests
 	h.vport.init(c.MAC)
 	h.mem, h.down, h.timers.clock = c.Memory, make(chan struct{}), h.clock
 	if c.Interrupt != nil || c.Vectors != 0 || c.UARs != 0 {
@@ -265,7 +269,7 @@ func (h *HCA) host(c Config) error {
 		h.uars = newTable[uar](6, uint32(c.UARs))
 	}
 	h.xrcds = newTable[resource](1, 1<<logMaxXRCD)
-	h.tds = newTable[resource](1, 1<<logMaxTD)
+	h.tds = newTable[resource](0, 1<<logMaxTD)
 	h.tiss = newTable[resource](1, 1<<logMaxTIS)
 	h.tirs = newTable[resource](1, 1<<logMaxTIR)
 	h.rqts = newTable[resource](1, 1<<logMaxRQT)
@@ -274,6 +278,7 @@ func (h *HCA) host(c Config) error {
 	h.srqs = newTable[resource](1, 1<<logMaxSRQ-1)
 	h.fts = newTable[resource](1, 1<<logMaxFlowTables)
 	h.fgs = newTable[resource](1, 1<<logMaxFlow)
+	h.flowCounters = newTable[flowCounter](1, maxFlowCounters)
 	return nil
 }
 
@@ -324,7 +329,9 @@ func (h *HCA) wipe() {
 	})
 	h.gsi.Store(nil)
 	h.groups.clear()
-	h.steering.Store(nil)
+	for d := range h.steering {
+		h.steering[d].Store(nil)
+	}
 	for _, t := range h.resources() {
 		t.wipe(func(r *resource) {
 			stop(&r.queue)
@@ -343,8 +350,11 @@ func (h *HCA) wipe() {
 	})
 	h.umrBytes.Store(0)
 	h.counters.wipe(func(p *counterSet) { end(&p.entry) })
+	if h.flowCounters != nil {
+		h.flowCounters.wipe(func(f *flowCounter) { end(&f.entry) })
+	}
 	h.uctxs.wipe(func(p *uctx) { end(&p.entry) })
-	h.rootTable = 0
+	h.rootTable = [numDirections]uint32{}
 	h.alive.Store(0)
 }
 

@@ -493,6 +493,69 @@ func TestCQOverflow(t *testing.T) {
 	h.h.Ring(qpn) // gone
 }
 
+// A resize knows of the completions of everything that was rung for before it,
+// also of what has not had its turn.
+func TestResizeAfterDoorbell(t *testing.T) {
+	for range 50 {
+		h := newHost(t, Config{})
+		in, at, record := h.qpIn(mlx5.STRC)
+		qpn := h.made(in)
+		h.bring(qpn, mlx5.StateRTS)
+		for i := range 5 {
+			var w [wqeBlock]byte
+			binary.BigEndian.PutUint32(w[4:], qpn<<8|1)
+			w[11] = 8
+			_ = h.mem.WriteDMA(at+uint64(i)*wqeBlock, w[:])
+		}
+		h.mem.put32(record+4, 5)
+		small := h.resizeCQ(2)
+		h.h.Ring(qpn)
+		if status, syndrome, _ := h.exec(small); syndrome != checks[badCQSize].Syndrome() {
+			t.Fatalf("five completions in a queue of four: %v, %s", status, reason(syndrome))
+		}
+		h.must(h.resizeCQ(3))
+	}
+}
+
+// A resize takes a place: its own completion is the last in the old buffer, and
+// what follows goes one place further on in the new one, behind the completions
+// that the driver copies.
+func TestResizeTakesAPlace(t *testing.T) {
+	h := newHost(t, Config{})
+	in, at, record := h.qpIn(mlx5.STRC)
+	qpn := h.made(in)
+	h.bring(qpn, mlx5.StateRTS)
+	posted := uint32(0)
+	post := func(n int) {
+		for range n {
+			var w [wqeBlock]byte
+			binary.BigEndian.PutUint32(w[4:], qpn<<8|1)
+			w[11] = 8
+			_ = h.mem.WriteDMA(at+uint64(posted%16)*wqeBlock, w[:])
+			posted++
+		}
+		h.mem.put32(record+4, posted)
+		h.h.Ring(qpn)
+		h.settle(qpn)
+	}
+	post(3)
+	wide := h.resizeCQ(5)
+	h.must(wide)
+	if op := h.mem.be32(h.cqAt+3*cqeSize+0x3c) >> 4 & 0xf; op != cqeResize {
+		t.Errorf("the old buffer ends with a completion of kind %d", op)
+	}
+	post(1)
+	fresh := binary.BigEndian.Uint64(wide.PAS())
+	for i, want := range []uint32{0, 0, 0, 0, qpn, 0} {
+		if got := h.mem.be32(fresh + uint64(i)*cqeSize + cqeQPN); got != want {
+			t.Errorf("the new buffer has a completion of %#x at %d, want %#x", got, i, want)
+		}
+	}
+	if c := mlx5.QueryCQOut(h.must(about(mlx5.OpQueryCQ, 0, h.cqn))).CQContext(); c.ProducerCounter() != 5 {
+		t.Errorf("producer counter %d", c.ProducerCounter())
+	}
+}
+
 // An event queue that overflows takes no more, and says so when asked.
 func TestEQOverflow(t *testing.T) {
 	h := newHost(t, Config{})

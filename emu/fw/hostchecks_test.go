@@ -91,6 +91,9 @@ var hostRefusals = []hostRefusal{
 		return in
 	}},
 	{badPAS, "MANAGE_PAGES", func(h *host) []byte { in := h.give(1); in.SetInputNumEntries(2); return in }},
+	{mkeyListSize, "CREATE_MKEY", func(h *host) []byte { return h.keysIn(accessKLM, 0, 1<<logMaxKLMList+1) }},
+	{mkeyPageSize, "KSM of 128 bytes", func(h *host) []byte { return h.keysIn(accessKSM, minKSMShift-1, 1) }},
+	{mkeyPageSize, "KSM of no size", func(h *host) []byte { return h.keysIn(accessKSM, 0, 1) }},
 	{badVector, "CREATE_EQ", func(h *host) []byte { in, _ := h.eqIn(4); in.EQContextEntry().SetIntr(8); return in }},
 	{badUAR, "CREATE_EQ", func(h *host) []byte { in, _ := h.eqIn(4); in.EQContextEntry().SetUARPage(0); return in }},
 	{badFieldSelect, "MODIFY_CQ", func(h *host) []byte { return h.modifyCQ(1 << 3) }},
@@ -173,7 +176,7 @@ var hostRefusals = []hostRefusal{
 	{badCapValue, "not to be set", func(h *host) []byte { return h.setCap(func(c mlx5.HCACap) { c.SetXRC(false) }) }},
 	{badXRCD, "DEALLOC_XRCD", func(h *host) []byte { return about(mlx5.OpDeallocXRCD, 0, h.xrcd+1) }},
 	{badXRCD, "CREATE_QP", func(h *host) []byte { in, _, _ := h.qpIn(mlx5.STXRC); in.QPC().SetXRCD(0); return in }},
-	{badTD, "CREATE_TIS", func(h *host) []byte { return build(mlx5.OpCreateTIS, 0) }},
+	{badTD, "CREATE_TIS", func(h *host) []byte { in := h.tisIn(); in.Ctx().SetTransportDomain(h.td + 1); return in }},
 	{badTIS, "CREATE_SQ", func(h *host) []byte { in, _, _ := h.sqIn(); in.Ctx().SetTISNum0(h.tis + 1); return in }},
 	{badTIS, "two of them", func(h *host) []byte { in, _, _ := h.sqIn(); in.Ctx().SetTISLstSz(2); return in }},
 	{badTIRN, "SET_FLOW_TABLE_ENTRY", func(h *host) []byte { return h.flowIn(5, toTIR, h.tir+1) }},
@@ -244,7 +247,31 @@ var hostRefusals = []hostRefusal{
 	{badRegAccess, "host endianness", func(h *host) []byte { return register1(regHostEndianness, regRead) }},
 	{badProtocol, "InfiniBand", func(h *host) []byte { return register1(regPTYS, regRead, 0, 1, 0, 1) }},
 	{badEndianness, "1", func(h *host) []byte { return register1(regHostEndianness, regWrite, 1) }},
-	{badTableType, "NIC transmit", func(h *host) []byte { in := h.tableIn(1); in.SetTableType(1); return in }},
+	{badTableType, "E-switch", func(h *host) []byte { in := h.tableIn(1); in.SetTableType(4); return in }},
+	{badTable, "of the other direction", func(h *host) []byte { in := h.flowIn(5, toFlowTable, h.ft2); in.SetTableType(uint8(wayOut)); return in }},
+	{badTable, "a way from one direction to the other", func(h *host) []byte {
+		out := h.tableIn(5)
+		out.SetTableType(uint8(wayOut))
+		return h.flowIn(5, toFlowTable, h.made(out))
+	}},
+	{badFlowAction, "a TIR for what is sent", func(h *host) []byte { return h.outFlow(toTIR, h.tir) }},
+	{badFlowAction, "a count without a counter", func(h *host) []byte {
+		in := h.flowIn(5, toTIR, h.tir)
+		in.FlowContext().SetAction(flowForward | flowCount)
+		return in
+	}},
+	{badFlowCounter, "SET_FLOW_TABLE_ENTRY", func(h *host) []byte { return h.countedFlow(5, 77) }},
+	{badFlowCounter, "QUERY_FLOW_COUNTER", func(h *host) []byte { return h.counterQuery(1, false) }},
+	{badOffload, "flow counters in bulk", func(h *host) []byte {
+		in := mlx5.AllocFlowCounterIn(build(mlx5.OpAllocFlowCounter, 0))
+		in.SetFlowCounterBulk(1)
+		return in
+	}},
+	{inUse, "DEALLOC_FLOW_COUNTER", func(h *host) []byte {
+		id := h.made(build(mlx5.OpAllocFlowCounter, 0))
+		h.must(h.countedFlow(5, id))
+		return about(mlx5.OpDeallocFlowCounter, 0, id)
+	}},
 	{badTable, "CREATE_FLOW_GROUP", func(h *host) []byte { in := h.groupIn(0, 1); in.SetTableID(0); return in }},
 	{badTable, "SET_FLOW_TABLE_ROOT", func(h *host) []byte { return build(mlx5.OpSetFlowTableRoot, 0) }},
 	{badTable, "MODIFY_FLOW_TABLE", func(h *host) []byte { return h.modifyTable(h.ft2+1, 0, 0) }},
@@ -307,6 +334,57 @@ func (h *host) setCap(change func(mlx5.HCACap)) []byte {
 	return in
 }
 
+// outFlow returns a flow of what is sent, in a table and a group of its own.
+func (h *host) outFlow(kind uint8, id uint32) mlx5.SetFTEIn {
+	table := h.tableIn(1)
+	table.SetTableType(uint8(wayOut))
+	group := h.groupIn(0, 3)
+	group.SetTableType(uint8(wayOut))
+	group.SetTableID(h.made(table))
+	for i := range macBytes {
+		group.MatchCriteria()[matchSMAC+i] = 0xff
+	}
+	in := h.flowIn(0, kind, id)
+	in.SetTableType(uint8(wayOut))
+	in.SetTableID(group.TableID())
+	in.FlowContext().SetGroupID(h.made(group))
+	return in
+}
+
+// counted makes a flow count: with a counter behind its destinations.
+func counted(in mlx5.SetFTEIn, counter uint32) mlx5.SetFTEIn {
+	c := in.FlowContext()
+	c.SetAction(c.Action() | flowCount)
+	c.SetFlowCounterListSize(1)
+	in = append(in, make([]byte, mlx5.FlowCounterListSize)...)
+	mlx5.FlowCounterList(in[len(in)-mlx5.FlowCounterListSize:]).SetFlowCounterID(counter)
+	return in
+}
+
+func (h *host) countedFlow(index, counter uint32) mlx5.SetFTEIn {
+	return counted(h.flowIn(index, toTIR, h.tir), counter)
+}
+
+func (h *host) counterQuery(id uint32, clear bool) mlx5.QueryFlowCounterIn {
+	in := mlx5.QueryFlowCounterIn(build(mlx5.OpQueryFlowCounter, 0))
+	in.SetFlowCounterID(id)
+	in.SetClear(clear)
+	return in
+}
+
+// keysIn returns a CREATE_MKEY of a key of n other keys.
+func (h *host) keysIn(mode, shift uint8, n int) mlx5.CreateMKeyIn {
+	in := mlx5.CreateMKeyIn(append(build(mlx5.OpCreateMKey, 0), make([]byte, n*klmBytes)...))
+	in.SetTranslationsOctwordActualSize(uint32(n))
+	m := in.MemoryKeyMKeyEntry()
+	m.SetAccessMode10(mode)
+	m.SetLogPageSize(shift)
+	m.SetPD(h.pd)
+	m.SetQPN(anyQPN)
+	m.SetLen(1)
+	return in
+}
+
 // groupOf returns a command about a new queue pair and a multicast group.
 func (h *host) groupOf(op mlx5.Op, first byte) []byte {
 	qp, _, _ := h.qpIn(mlx5.STUD)
@@ -348,10 +426,11 @@ func (h *host) outSize(in []byte) int {
 }
 
 // counts returns the number of resources of each kind.
-func (h *host) counts() (n [10]int64) {
+func (h *host) counts() (n [11]int64) {
 	for i, t := range h.h.resources() {
 		n[i] = t.count()
 	}
+	n[len(n)-1] = h.h.flowCounters.count()
 	return n
 }
 

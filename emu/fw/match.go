@@ -21,6 +21,7 @@ type matchEntry struct {
 	action      uint16
 	tables      []*matchTable
 	tirs        []*resource
+	counters    []*flowCounter
 }
 
 // maxHops ends a way through tables that goes round.
@@ -89,23 +90,39 @@ func (h *HCA) resteer() {
 					}
 				}
 			}
+			for _, id := range f.counters {
+				e.counters = append(e.counters, h.flowCounters.get(id))
+			}
 			m.entries = append(m.entries, e)
 		}
 		return m
 	}
-	if h.rootTable == 0 {
-		h.steering.Store(nil)
-		return
+	for way, id := range h.rootTable {
+		var root *matchTable
+		if id != 0 {
+			root = build(h.fts.get(id))
+		}
+		h.steering[way].Store(root)
 	}
-	h.steering.Store(build(h.fts.get(h.rootTable)))
 }
 
 // steerFrame takes a frame through the flow tables to its receive queues; one
 // that the device itself sent to those of users only.
 func (h *HCA) steerFrame(f []byte, own bool) {
-	root := h.steering.Load()
+	h.steering[wayIn].Load().walk(f, func(tir *resource) { h.deliverTIR(tir, f, own) })
+}
+
+// passes reports whether the flow tables of what the port sends let a frame out.
+// What matches nothing goes out.
+func (h *HCA) passes(f []byte) bool {
+	return !h.steering[wayOut].Load().walk(f, func(*resource) {})
+}
+
+// walk takes a frame through tables, counts it, and calls to with each TIR that
+// it comes to. It reports whether the frame was dropped on the way.
+func (root *matchTable) walk(f []byte, to func(tir *resource)) (dropped bool) {
 	if root == nil {
-		return
+		return false
 	}
 	key := matchKey(f)
 	hops := 0
@@ -118,19 +135,26 @@ func (h *HCA) steerFrame(f []byte, own bool) {
 				if !e.matches(&key) {
 					continue
 				}
-				if e.action&flowDrop == 0 {
-					for _, tir := range e.tirs {
-						h.deliverTIR(tir, f, own)
-					}
-					for _, next := range e.tables {
-						visit(next)
-					}
+				for _, c := range e.counters {
+					c.packets.Add(1)
+					c.octets.Add(uint64(len(f)))
+				}
+				if e.action&flowDrop != 0 {
+					dropped = true
+					return
+				}
+				for _, tir := range e.tirs {
+					to(tir)
+				}
+				for _, next := range e.tables {
+					visit(next)
 				}
 				return
 			}
 		}
 	}
 	visit(root)
+	return dropped
 }
 
 func (e *matchEntry) matches(key *[matchBytes]byte) bool {

@@ -49,6 +49,7 @@ type thing struct {
 	uses  []*thing
 	users int
 	bytes uint64 // of a umem
+	first uint64 // byte of it in its first page
 
 	st      uint8 // of a QP, and below
 	state   mlx5.State
@@ -239,7 +240,7 @@ func (u *using) ref(k kind, id uint32) *thing {
 
 func (u *using) memory(id uint32, offset, bytes, align uint64) {
 	if o := u.ref(kUmem, id); o != nil {
-		u.refuseIf(offset%align != 0 || offset > o.bytes || o.bytes-offset < bytes, mlx5.StatusBadParam)
+		u.refuseIf((o.first+offset)%align != 0 || offset > o.bytes || o.bytes-offset < bytes, mlx5.StatusBadParam)
 	}
 }
 
@@ -264,7 +265,7 @@ func (m *model) create(t *rapid.T, k kind, uid uint16) {
 		m.sometimes(t, ctx, mlx5.LayoutOf("umem"), "num_of_mtt", "log_page_size", "page_offset")
 		size := uint64(1) << (12 + ctx.LogPageSize())
 		u.refuseIf(ctx.NumOfMTT() == 0 || ctx.NumOfMTT() > uint64(pages) || ctx.LogPageSize() > 19 || uint64(ctx.PageOffset()) >= size, mlx5.StatusBadParam)
-		o.bytes = ctx.NumOfMTT()*size - uint64(ctx.PageOffset())
+		o.bytes, o.first = ctx.NumOfMTT()*size-uint64(ctx.PageOffset()), uint64(ctx.PageOffset())
 		in = c
 	case kMKey:
 		c := mlx5.CreateMKeyIn(in)

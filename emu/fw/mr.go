@@ -4,6 +4,7 @@ package fw
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"devxlab.example/mlx5"
 )
@@ -31,6 +32,9 @@ const (
 	// maxKeyDepth is how deep keys of other keys may lie in each other.
 	maxKeyDepth = 3
 	klmBytes    = 16
+	// minKSMShift is the least size of what a KSM entry refers to, as log2: the
+	// driver's smallest (mlx5e's MLX5E_SHAMPO_LOG_HEADER_ENTRY_SIZE).
+	minKSMShift = 8
 	// maxUMRBytes bounds the memory that UMR work requests make all keys take.
 	maxUMRBytes = 256 << 20
 	// lkeyEnd ends a list of receive buffers (MLX5_INVALID_LKEY); a reserved
@@ -42,6 +46,8 @@ const (
 type translation struct {
 	buf  buffer // pages, from the start address rounded down to the page size
 	list []byte // of keys: KLM or KSM entries
+
+	klms *klmList // of the list; nil: not yet made
 }
 
 // keyOf returns the memory key that a 32-bit key names, locked, if the user may
@@ -131,7 +137,7 @@ func (h *HCA) dmaWithin(who *user, key uint32, va uint64, b []byte, need access,
 		}
 		return m.at.buf.each(off, b, do) == nil
 	}
-	pieces, fits := m.pieces(nil, va-c.StartAddr(), uint64(len(b)))
+	pieces, fits := m.pieces(va-c.StartAddr(), uint64(len(b)))
 	m.mu.Unlock()
 	if !fits || depth == 0 {
 		return false
@@ -161,59 +167,115 @@ type piece struct {
 // rdma-core's mlx5dv.h): a header of 16 bytes, then entries with strides.
 const repeatBlock = 0x400
 
-// pieces returns where n bytes at an offset lie. The key is locked.
-func (m *mkey) pieces(p []piece, off, n uint64) ([]piece, bool) {
-	c := mlx5.MKC(m.ctx[:])
-	fixed := uint64(0)
-	if c.AccessMode10()|c.AccessMode42()<<2 == accessKSM {
-		fixed = 1 << c.LogPageSize()
-	}
-	list := m.at.list
-	if fixed == 0 && len(list) >= klmBytes && binary.BigEndian.Uint32(list[4:]) == repeatBlock {
-		return repeated(p, list, off, n)
-	}
-	for ; len(list) >= klmBytes && n > 0; list = list[klmBytes:] {
-		size := fixed
-		if size == 0 {
-			size = uint64(binary.BigEndian.Uint32(list))
-		}
-		if off >= size {
-			off -= size
-			continue
-		}
-		k := min(n, size-off)
-		p = append(p, piece{binary.BigEndian.Uint32(list[4:]), binary.BigEndian.Uint64(list[8:]) + off, k})
-		n, off = n-k, 0
-	}
-	return p, n == 0
+// klm is an entry of a list of keys that refers to some bytes.
+type klm struct {
+	end    uint64 // where in the key, or in the round, it ends
+	size   uint64
+	stride uint64
+	key    uint32
+	va     uint64
 }
 
-// repeated is pieces for a repeated block: round after round, some bytes of
-// each entry, which then moves on by its stride.
-func repeated(p []piece, list []byte, off, n uint64) ([]piece, bool) {
-	round, times, entries := uint64(binary.BigEndian.Uint32(list)), uint64(binary.BigEndian.Uint32(list[8:])), int(binary.BigEndian.Uint16(list[14:]))
-	list = list[klmBytes:]
-	if round == 0 || entries == 0 || len(list) < entries*klmBytes {
-		return nil, false
+// klmList is a list of keys as it is looked up: without entries of no bytes, which
+// a program may put there by the thousand.
+type klmList struct {
+	list  []klm
+	times uint64 // rounds of it; 1 unless it is a repeated block
+}
+
+// total is how many bytes a round has.
+func (p *klmList) total() uint64 {
+	if len(p.list) == 0 {
+		return 0
 	}
-	for i := off / round; n > 0 && i < times; i++ {
-		before := n
-		in := off - i*round
-		for e := list[:entries*klmBytes]; len(e) > 0 && n > 0; e = e[klmBytes:] {
-			stride, size := uint64(binary.BigEndian.Uint16(e)), uint64(binary.BigEndian.Uint16(e[2:]))
-			if in >= size {
-				in -= size
-				continue
-			}
-			k := min(n, size-in)
-			p = append(p, piece{binary.BigEndian.Uint32(e[4:]), binary.BigEndian.Uint64(e[8:]) + i*stride + in, k})
-			n, off, in = n-k, off+k, 0
+	return p.list[len(p.list)-1].end
+}
+
+// klmsOf takes a list of KLM entries apart. A repeated block whose entries have
+// not the bytes that its header says refers to nothing.
+func klmsOf(list []byte) *klmList {
+	p := &klmList{times: 1}
+	add := func(size, stride uint64, e []byte) {
+		if size > 0 {
+			p.list = append(p.list, klm{p.total() + size, size, stride, binary.BigEndian.Uint32(e[4:]), binary.BigEndian.Uint64(e[8:])})
 		}
-		if n == before {
+	}
+	if len(list) < klmBytes || binary.BigEndian.Uint32(list[4:]) != repeatBlock {
+		for ; len(list) >= klmBytes; list = list[klmBytes:] {
+			add(uint64(binary.BigEndian.Uint32(list)), 0, list)
+		}
+		return p
+	}
+	round, entries := uint64(binary.BigEndian.Uint32(list)), int(binary.BigEndian.Uint16(list[14:]))
+	p.times = uint64(binary.BigEndian.Uint32(list[8:]))
+	list = list[klmBytes:]
+	for e := list[:min(entries*klmBytes, len(list))]; len(e) >= klmBytes; e = e[klmBytes:] {
+		add(uint64(binary.BigEndian.Uint16(e[2:])), uint64(binary.BigEndian.Uint16(e)), e)
+	}
+	if p.total() != round || len(list) < entries*klmBytes {
+		p.list = nil
+	}
+	return p
+}
+
+// pieces returns where n bytes at an offset lie.
+func (p *klmList) pieces(off, n uint64) (out []piece, fits bool) {
+	total := p.total()
+	if total == 0 || off/total >= p.times {
+		return nil, n == 0
+	}
+	round, off := off/total, off%total
+	i, _ := slices.BinarySearchFunc(p.list, off, func(x klm, off uint64) int {
+		if x.end <= off {
+			return -1
+		}
+		return 1
+	})
+	for n > 0 {
+		if i == len(p.list) {
+			if i, off, round = 0, 0, round+1; round == p.times {
+				return nil, false
+			}
+		}
+		x := &p.list[i]
+		in := off - (x.end - x.size)
+		k := min(n, x.size-in)
+		out = append(out, piece{x.key, x.va + round*x.stride + in, k})
+		n, off = n-k, off+k
+		i++
+	}
+	return out, true
+}
+
+// pieces returns where n bytes at an offset lie. The key is locked.
+func (m *mkey) pieces(off, n uint64) ([]piece, bool) {
+	c := mlx5.MKC(m.ctx[:])
+	if c.AccessMode10()|c.AccessMode42()<<2 == accessKSM {
+		return blocks(m.at.list, c.LogPageSize(), off, n)
+	}
+	if m.at.klms == nil {
+		m.at.klms = klmsOf(m.at.list)
+	}
+	return m.at.klms.pieces(off, n)
+}
+
+// blocks is pieces for KSM entries, each of which refers to 2^shift bytes.
+func blocks(list []byte, shift uint8, off, n uint64) (out []piece, fits bool) {
+	if shift < minKSMShift {
+		return nil, n == 0
+	}
+	size := uint64(1) << shift
+	for i := off >> shift; n > 0; i++ {
+		if i >= uint64(len(list)/klmBytes) {
 			return nil, false
 		}
+		e := list[i*klmBytes:]
+		in := off & (size - 1)
+		k := min(n, size-in)
+		out = append(out, piece{binary.BigEndian.Uint32(e[4:]), binary.BigEndian.Uint64(e[8:]) + in, k})
+		n, off = n-k, off+k
 	}
-	return p, n == 0
+	return out, true
 }
 
 // translate takes over the translation that stands in a CREATE_MKEY.
@@ -354,7 +416,7 @@ func (h *HCA) updateKey(who *user, kernel bool, key uint32, seg []byte) bool {
 	if move {
 		h.pds.get(c.PD()).unuse()
 	}
-	mergeKey(c, src, mask, byte(key))
+	mergeKey(c, src, mask)
 	if mask&umrPageSize != 0 {
 		m.at.buf.shift = c.LogPageSize()
 	}
@@ -400,11 +462,12 @@ func (h *HCA) retranslate(m *mkey, list []byte, at uint64) bool {
 		m.at.list = m.at.list[:max(len(list), 0)]
 	}
 	copy(m.at.list[at:], list)
+	m.at.klms = nil
 	return true
 }
 
 // mergeKey takes over the fields of a mask.
-func mergeKey(dst, src mlx5.MKC, mask uint64, variant byte) {
+func mergeKey(dst, src mlx5.MKC, mask uint64) {
 	set := func(bit uint64, take func()) {
 		if mask&bit != 0 {
 			take()
@@ -415,7 +478,7 @@ func mergeKey(dst, src mlx5.MKC, mask uint64, variant byte) {
 	set(umrStart, func() { dst.SetStartAddr(src.StartAddr()) })
 	set(umrPD, func() { dst.SetPD(src.PD()) })
 	set(umrRinval, func() { dst.SetEnRinval(src.EnRinval()) })
-	set(umrKey, func() { dst.SetMKey70(variant) })
+	set(umrKey, func() { dst.SetMKey70(src.MKey70()) })
 	set(umrQPN, func() { dst.SetQPN(src.QPN()) })
 	set(umrLR, func() { dst.SetLr(src.Lr()) })
 	set(umrLW, func() { dst.SetLw(src.Lw()) })

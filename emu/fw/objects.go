@@ -200,7 +200,7 @@ func (h *HCA) createUmem(c command) check {
 	if !ok {
 		return objectLimit
 	}
-	u.bytes = n<<shift - uint64(ctx.PageOffset())
+	u.bytes, u.offset = n<<shift-uint64(ctx.PageOffset()), uint64(ctx.PageOffset())
 	if h.mem != nil {
 		u.buf, _ = bufferOf(c.in[mlx5.CreateUmemInSize:], uint8(shift), uint64(ctx.PageOffset()), u.bytes) // n entries are there
 	}
@@ -239,13 +239,14 @@ func (u *uses) hold(e *entry, kernels bool, missing check) {
 	}
 }
 
-// umem holds n bytes of user memory.
+// umem holds n bytes of user memory, which the device finds aligned: by their
+// place in the first page, not only in the user memory.
 func (u *uses) umem(h *HCA, id uint32, offset, n, align uint64) {
 	m := h.umems.get(id)
 	u.hold(entryOf(m), false, badUmem)
 	switch {
 	case u.refused != ok:
-	case offset%align != 0:
+	case (m.offset+offset)%align != 0:
 		u.refused = umemUnaligned
 	case offset > m.bytes || n > m.bytes-offset:
 		u.refused = umemTooSmall
@@ -332,8 +333,10 @@ func (h *HCA) createHostMKey(c command, in mlx5.CreateMKeyIn) check {
 		return mkeyZeroLen
 	case entries > uint64(len(in.KLMPASMTT())/16):
 		return badPAS
-	case mode == accessMTT && !later && ctx.LogPageSize() < 12:
+	case mode == accessMTT && !later && ctx.LogPageSize() < 12, mode == accessKSM && !later && ctx.LogPageSize() < minKSMShift:
 		return mkeyPageSize
+	case mode == accessKLM && max(entries, uint64(ctx.TranslationsOctwordSize())) > 1<<logMaxKLMList:
+		return mkeyListSize
 	}
 	if mode == accessMTT && !later {
 		if _, fits := bufferOf(in.KLMPASMTT()[:entries*16], ctx.LogPageSize(), ctx.StartAddr()&(1<<ctx.LogPageSize()-1), ctx.Len()); !fits {

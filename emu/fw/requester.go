@@ -4,6 +4,8 @@ package fw
 
 import (
 	"encoding/binary"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"devxlab.example/mlx5"
@@ -13,9 +15,8 @@ import (
 // volume 1, 9.7.3 to 9.7.7).
 type requester struct {
 	work []*request // in the queue's order: those that are not complete, then at most one that has not begun
-	free []*request
-	next int    // of work: what is sent next
-	off  uint32 // and which of its packets
+	next int        // of work: what is sent next
+	off  uint32     // and which of its packets
 
 	psn  uint32 // of the next request that begins
 	una  uint32 // the oldest that is not acknowledged
@@ -42,6 +43,36 @@ type request struct {
 	packets uint32   // PSNs that it takes; 0: it has not begun
 	done    uint32   // of a READ or atomic: responses that have come
 	fail    *failure // why it will not be sent
+}
+
+// requestPool is what the work requests of all queue pairs that have begun are
+// kept in: more than 1 KiB each, where the driver's queue may have 64 bytes. So
+// their number is bounded; beyond it a queue pair has one at a time. What nobody
+// uses is the garbage collector's.
+type requestPool struct {
+	idle sync.Pool
+	out  atomic.Int64
+	most int64
+}
+
+// maxRequests is how many may be out before queue pairs have one at a time.
+const maxRequests = 1 << 16
+
+// get returns a request, nil if too many are out and the caller can wait.
+func (p *requestPool) get(must bool) *request {
+	if p.out.Add(1) > p.most && !must {
+		p.out.Add(-1)
+		return nil
+	}
+	if w, ok := p.idle.Get().(*request); ok {
+		return w
+	}
+	return new(request)
+}
+
+func (p *requestPool) put(w *request) {
+	p.out.Add(-1)
+	p.idle.Put(w)
 }
 
 // answered reports whether the request is complete by what comes back rather
@@ -88,17 +119,22 @@ func (r *requester) limits(c mlx5.QPC, a *AckTimeout) {
 	}
 }
 
-func (r *requester) reset() {
-	r.free = append(r.free, r.work...)
-	clear(r.work)
-	r.work, r.next, r.off = r.work[:0], 0, 0
+func (r *requester) reset(h *HCA) {
+	for _, w := range r.work {
+		h.requests.put(w)
+	}
+	r.work, r.next, r.off = nil, 0, 0
 	r.deadline, r.rnrUntil, r.implied = 0, 0, false
 }
 
 // pop forgets the oldest request.
-func (r *requester) pop() {
-	r.free = append(r.free, r.work[0])
-	r.work = append(r.work[:0], r.work[1:]...)
+func (r *requester) pop(h *HCA) {
+	h.requests.put(r.work[0])
+	n := copy(r.work, r.work[1:])
+	r.work[n] = nil
+	if r.work = r.work[:n]; n == 0 && cap(r.work) > turnPackets {
+		r.work = nil // a queue that was long once
+	}
 	r.implied = false
 	if r.next > 0 {
 		r.next--
@@ -155,15 +191,13 @@ func (e *endpoint) oldest(h *HCA) *request {
 // fetch takes the next request from the queue; nil if there is none.
 func (e *endpoint) fetch(h *HCA) *request {
 	r := &e.req
-	var w *request
-	if n := len(r.free); n > 0 {
-		w, r.free = r.free[n-1], r.free[:n-1]
-	} else {
-		w = new(request)
+	w := h.requests.get(len(r.work) == 0)
+	if w == nil {
+		return nil // those that are out come first
 	}
 	ds := h.next(e.sq, &w.wqe)
 	if ds == 0 {
-		r.free = append(r.free, w)
+		h.requests.put(w)
 		if e.sq.broken && e.state != mlx5.StateErr {
 			e.setState(h, mlx5.StateErr)
 		}
@@ -209,13 +243,14 @@ func (e *endpoint) request(h *HCA) (more bool) {
 		if w.fail == nil && !w.answered() && psnDiff(w.first+r.off, r.una) >= window {
 			return false
 		}
-		if w.fail == nil {
-			e.sendPacket(h, w)
+		fail := w.fail
+		if fail == nil {
+			fail = e.sendPacket(h, w) // w may be another's afterwards
 			budget--
 		}
-		if w.fail != nil {
+		if fail != nil {
 			if r.next == 0 {
-				e.failSend(h, &w.wqe, w.fail)
+				e.failSend(h, &w.wqe, fail)
 			}
 			return false // those before it complete first
 		}
@@ -265,12 +300,13 @@ func (e *endpoint) begin(h *HCA, w *request) bool {
 }
 
 // local executes a request that sends nothing.
-func (e *endpoint) local(h *HCA, w *request) {
+func (e *endpoint) local(h *HCA, w *request) *failure {
 	if w.op == opUMR && !h.updateKey(&e.who, e.kernel, w.imm, w.seg) {
 		w.fail = &failBind
-		return
+		return w.fail
 	}
 	e.finish(h, w, 0)
+	return nil
 }
 
 // finish completes the oldest request.
@@ -280,11 +316,11 @@ func (e *endpoint) finish(h *HCA, w *request, n uint64) {
 		binary.BigEndian.PutUint32(c[cqeBytes:], uint32(n))
 		e.completeSend(h, &w.wqe, c)
 	}
-	e.req.pop()
+	e.req.pop(h)
 }
 
-// sendPacket sends the next packet of a request.
-func (e *endpoint) sendPacket(h *HCA, w *request) {
+// sendPacket sends the next packet of a request, or says why it cannot.
+func (e *endpoint) sendPacket(h *HCA, w *request) *failure {
 	r := &e.req
 	psn := (w.first + r.off) & psnMask
 	at := uint64(r.off) * uint64(e.mtu)
@@ -329,7 +365,7 @@ func (e *endpoint) sendPacket(h *HCA, w *request) {
 	frame, payload := e.route.frame(&hd, n)
 	if n > 0 && !h.gather(&e.who, w.sges, at, payload) {
 		w.fail = &failProtection
-		return
+		return w.fail
 	}
 	e.out = append(e.out, e.route.seal(frame))
 	if w.answered() {
@@ -344,12 +380,13 @@ func (e *endpoint) sendPacket(h *HCA, w *request) {
 		r.next, r.off = r.next+1, 0
 		if e.st == mlx5.STUC {
 			e.finish(h, w, 0)
-			return
+			return nil
 		}
 	}
 	if e.st != mlx5.STUC && r.deadline == 0 {
 		e.restartTimer(h)
 	}
+	return nil
 }
 
 // opcode returns the lower bits of a SEND's or WRITE's packet.

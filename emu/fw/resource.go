@@ -24,6 +24,7 @@ type resource struct {
 	targets []*resource      // RQs of an RQ table
 	flows   map[uint32]*flow // of a flow table, by index
 	group   span             // of a flow group
+	way     direction        // of a flow table
 }
 
 // queueKind tells apart what shares a number space.
@@ -209,7 +210,7 @@ func (h *HCA) createSQ(c command) check {
 		u.hold(entryOf(h.tiss.get(ctx.TISNum0())), true, badTIS)
 	}
 	return h.make(c, h.sqs, &u, ctx[:mlx5.SQCSize], func(id uint32, r *resource) {
-		r.queue.Store(&sendQueue{number: id, index: ctx.UserIndex(), cq: q.ring.Load(), buf: b, log: ctx.WQ().LogWQSz(), record: ctx.WQ().DBRAddr(), who: user{ctx.WQ().PD(), anyQPN, c.uid == 0}, wqe: new(wqe), last: noLane})
+		r.queue.Store(&sendQueue{number: id, index: ctx.UserIndex(), cq: q.ring.Load(), buf: b, log: ctx.WQ().LogWQSz(), record: ctx.WQ().DBRAddr(), who: user{ctx.WQ().PD(), anyQPN, c.uid == 0 && ctx.Rlky()}, wqe: new(wqe), last: noLane})
 	})
 }
 
@@ -267,7 +268,7 @@ func (h *HCA) createRQ(c command) check {
 	switch ctx.MemRQType() {
 	case rqInline:
 		b := u.wq(h, ctx.WQ(), c.in[mlx5.CreateRQInSize:], 4)
-		recv = queueOf(ctx.WQ(), b, c.uid)
+		recv = queueOf(ctx.WQ(), b, c.uid == 0 && ctx.Rlky())
 	case rqRMP:
 		u.hold(h.srqEntry(ctx.RMPN(), kindRMP), true, badSRQN)
 		if u.refused == ok {
@@ -284,11 +285,13 @@ func (h *HCA) createRQ(c command) check {
 	})
 }
 
-// queueOf makes a receive queue of a work queue's context.
-func queueOf(wq mlx5.WQ, b buffer, uid uint16) *recvQueue {
+// queueOf makes a receive queue of a work queue's context. Who may use the
+// reserved key is said in the context around it, as a queue pair's does (rlky);
+// that of an RMP has no such bit.
+func queueOf(wq mlx5.WQ, b buffer, reserved bool) *recvQueue {
 	q := &recvQueue{
 		buf: b, log: wq.LogWQSz(), stride: 1 << wq.LogWQStride(), record: wq.DBRAddr(), mask: counter16,
-		user: user{wq.PD(), anyQPN, uid == 0}, shared: wq.WQType() == wqList,
+		user: user{wq.PD(), anyQPN, reserved}, shared: wq.WQType() == wqList,
 	}
 	if q.shared || wq.WQSignature() {
 		q.skip = segBytes
@@ -373,7 +376,7 @@ func (h *HCA) createRMP(c command) check {
 	u.want(ctx.State() == wqReady, badWQState)
 	b := u.wq(h, ctx.WQ(), c.in[mlx5.CreateRMPInSize:], 5)
 	return h.make(c, h.srqs, &u, ctx[:mlx5.RMPCSize], func(id uint32, r *resource) {
-		r.kind, r.recv = kindRMP, queueOf(ctx.WQ(), b, c.uid)
+		r.kind, r.recv = kindRMP, queueOf(ctx.WQ(), b, false)
 		r.recv.number, r.recv.shared, r.recv.skip, r.recv.limit = id, true, segBytes, ctx.WQ().Lwm()
 	})
 }
@@ -428,7 +431,7 @@ func (h *HCA) createXRCSRQ(c command) check {
 		r.kind = kindXRCSRQ
 		r.recv = &recvQueue{
 			number: id, buf: b, log: ctx.LogXRCSRQSize(), stride: stride, skip: segBytes, record: record, mask: counter16, shared: true,
-			limit: ctx.Lwm(), user: user{ctx.PD(), anyQPN, ctx.Rlky() || c.uid == 0}, cq: q.ring.Load(), index: ctx.UserIndex(),
+			limit: ctx.Lwm(), user: user{ctx.PD(), anyQPN, ctx.Rlky() && c.uid == 0}, cq: q.ring.Load(), index: ctx.UserIndex(),
 		}
 	})
 }

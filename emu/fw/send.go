@@ -165,12 +165,12 @@ func (h *HCA) run(q *sendQueue, running, reset bool) {
 func (q *sendQueue) queued() *bool { return &q.wait }
 func (q *sendQueue) lane() lane    { return q.last }
 
-// turn sends up to a turn's frames of an SQ.
+// turn sends up to a turn's frames of an SQ, or those of one request.
 func (q *sendQueue) turn(h *HCA) (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	sent := uint64(0)
-	for n := 0; n < turnPackets && sent < turnBytes; n++ {
+	for budget := turnPackets; budget > 0 && sent < turnBytes; {
 		if !q.running || q.broken {
 			return false
 		}
@@ -180,10 +180,15 @@ func (q *sendQueue) turn(h *HCA) (more bool) {
 		}
 		w := q.wqe
 		w.op, w.bytes = w.raw[3], 0
-		if w.op != opNOP && !h.sendFrames(q, w, ds) {
+		frames := 1
+		if w.op != opNOP {
+			frames = h.sendFrames(q, w, ds)
+		}
+		if frames == 0 {
 			h.failSQ(q, w)
 			return false
 		}
+		budget -= frames
 		sent += w.bytes
 		if w.raw[11]&wqeCompletion != 0 {
 			h.completeSQ(q, w, &cqe{cqeOpcode: cqeRequest << 4})

@@ -3,7 +3,9 @@
 package fw
 
 import (
+	"encoding/binary"
 	"slices"
+	"sync/atomic"
 
 	"devxlab.example/mlx5"
 )
@@ -20,11 +22,25 @@ type flow struct {
 	dests []byte
 	held  []*entry
 	cost  int
+
+	counters []uint32
 }
 
-// Steering tables that the device has (fs_flow_table_type in the driver's
-// fs_core.h): what arrives at the port.
-const tableNICRX = 0
+// flowCounter counts the frames of the flow entries that name it.
+type flowCounter struct {
+	entry
+	packets, octets atomic.Uint64
+}
+
+// direction is which frames a flow table is for (fs_flow_table_type in the
+// driver's fs_core.h: FS_FT_NIC_RX, FS_FT_NIC_TX).
+type direction uint8
+
+const (
+	wayIn         direction = 0 // what arrives at the port
+	wayOut        direction = 1 // what send queues of frames send
+	numDirections           = 2
+)
 
 // What an entry may do (MLX5_FLOW_CONTEXT_ACTION_*), and where it may send
 // (MLX5_IFC_FLOW_DESTINATION_TYPE_*).
@@ -32,6 +48,7 @@ const (
 	flowAllow   = 0x1
 	flowDrop    = 0x2
 	flowForward = 0x4
+	flowCount   = 0x8
 
 	toFlowTable = 0x1
 	toTIR       = 0x2
@@ -48,17 +65,26 @@ func steer(other bool, vport uint16, tableType uint8) check {
 	switch {
 	case other || vport != 0:
 		return badVPort
-	case tableType != tableNICRX:
+	case tableType >= numDirections:
 		return badTableType
 	}
 	return ok
 }
 
-func (u *holding) miss(h *HCA, ctx mlx5.FlowTableContext) {
+// tableOf returns a flow table of a direction, nil if there is none: a number
+// names it together with its type.
+func (h *HCA) tableOf(id uint32, way direction) *resource {
+	if t := h.fts.get(id); t != nil && t.live.Load() && t.way == way {
+		return t
+	}
+	return nil
+}
+
+func (u *holding) miss(h *HCA, ctx mlx5.FlowTableContext, way direction) {
 	switch ctx.TableMissAction() {
 	case missDefault:
 	case missTable:
-		u.hold(entryOf(h.fts.get(ctx.TableMissID())), true, badTable)
+		u.hold(entryOf(h.tableOf(ctx.TableMissID(), way)), true, badTable)
 	default:
 		u.want(false, badMiss)
 	}
@@ -70,8 +96,8 @@ func (h *HCA) createFlowTable(c command) check {
 	u := holding{uid: c.uid, refused: steer(in.OtherVPort(), in.VPortNumber(), in.TableType())}
 	u.want(!ctx.ReformatEn() && !ctx.DecapEn() && !ctx.SwOwner() && !ctx.TerminationTable(), badOffload)
 	u.want(ctx.LogSize() <= logMaxFlowTable && ctx.Level() <= maxFlowLevel, badTableSize)
-	u.miss(h, ctx)
-	return h.make(c, h.fts, &u, ctx, func(_ uint32, r *resource) { r.flows = map[uint32]*flow{} })
+	u.miss(h, ctx, direction(in.TableType()))
+	return h.make(c, h.fts, &u, ctx, func(_ uint32, r *resource) { r.flows, r.way = map[uint32]*flow{}, direction(in.TableType()) })
 }
 
 // MODIFY_FLOW_TABLE's fields (MLX5_MODIFY_FLOW_TABLE_*).
@@ -85,15 +111,15 @@ func (h *HCA) modifyFlowTable(c command) check {
 	if in.ModifyFieldSelect() != modifyMiss {
 		return badFieldSelect
 	}
-	r := find(h.fts, in.TableID(), kindPlain, c.uid)
-	if r == nil {
+	r := h.tableOf(in.TableID(), direction(in.TableType()))
+	if r == nil || !r.own(c.uid) {
 		return badTable
 	}
 	src, dst := in.FlowTableContext(), mlx5.FlowTableContext(r.ctx)
 	r.mu.Unlock() // its miss table may be itself; the objects lock keeps it
 	u := holding{uid: c.uid}
 	u.want(src.TableMissAction() != missTable || src.TableMissID() != in.TableID(), badMiss)
-	u.miss(h, src)
+	u.miss(h, src, r.way)
 	if u.refused != ok {
 		return u.refused
 	}
@@ -111,6 +137,9 @@ func (h *HCA) destroyFlowTable(c command) check {
 	if refused := steer(in.OtherVPort(), in.VPortNumber(), in.TableType()); refused != ok {
 		return refused
 	}
+	if h.tableOf(in.TableID(), direction(in.TableType())) == nil {
+		return badTable
+	}
 	refused := destroy(h, c, h.fts, in.TableID(), badTable, func(h *HCA, r *resource) {
 		unuseAll(r.held)
 		r.held, r.ctx, r.flows = nil, nil, nil
@@ -118,8 +147,8 @@ func (h *HCA) destroyFlowTable(c command) check {
 	if refused == inUse {
 		return tableInUse // not what other objects answer
 	}
-	if refused == ok && h.rootTable == in.TableID() {
-		h.rootTable = 0
+	if root := &h.rootTable[in.TableType()]; refused == ok && *root == in.TableID() {
+		*root = 0
 	}
 	return refused
 }
@@ -131,16 +160,16 @@ func (h *HCA) setFlowTableRoot(c command) check {
 	}
 	switch in.OpMod() {
 	case 0: // set
-		if r := find(h.fts, in.TableID(), kindPlain, c.uid); r == nil {
+		if r := h.tableOf(in.TableID(), direction(in.TableType())); r == nil || !r.own(c.uid) {
 			return badTable
 		} else {
 			r.mu.Unlock()
 		}
 		if in.UnderlayQPN() == 0 {
-			h.rootTable = in.TableID()
+			h.rootTable[in.TableType()] = in.TableID()
 		}
 	case 1: // reset
-		h.rootTable = 0
+		h.rootTable[in.TableType()] = 0
 	default:
 		return badOpMod
 	}
@@ -151,7 +180,7 @@ func (h *HCA) createFlowGroup(c command) check {
 	in := mlx5.CreateFlowGroupIn(c.in)
 	u := holding{uid: c.uid, refused: steer(in.OtherVPort(), in.VPortNumber(), in.TableType())}
 	u.want(in.GroupType() == 0, badOffload)
-	t := h.fts.get(in.TableID())
+	t := h.tableOf(in.TableID(), direction(in.TableType()))
 	u.hold(entryOf(t), false, badTable)
 	s := span{t, in.StartFlowIndex(), in.EndFlowIndex()}
 	if u.refused == ok {
@@ -176,7 +205,7 @@ func (h *HCA) destroyFlowGroup(c command) check {
 		return refused
 	}
 	g := h.fgs.get(in.GroupID())
-	if g == nil || !g.live.Load() || g.group.table != h.fts.get(in.TableID()) {
+	if g == nil || !g.live.Load() || g.group.table != h.tableOf(in.TableID(), direction(in.TableType())) {
 		return badGroup
 	}
 	for i := range g.group.table.flows {
@@ -206,7 +235,7 @@ func (h *HCA) setFlow(c command) check {
 	if refused := steer(in.OtherVPort(), in.VPortNumber(), in.TableType()); refused != ok {
 		return refused
 	}
-	t := h.fts.get(in.TableID())
+	t := h.tableOf(in.TableID(), direction(in.TableType()))
 	if t == nil || !t.own(c.uid) {
 		return badTable
 	}
@@ -228,8 +257,9 @@ func (h *HCA) setFlow(c command) check {
 		return badFlowRange
 	}
 	u := holding{uid: c.uid}
-	u.want(ctx.Action() != 0 && ctx.Action()&^(flowAllow|flowDrop|flowForward) == 0 && !ctx.ExtendedDestination() && ctx.FlowCounterListSize() == 0, badFlowAction)
-	h.destinations(&u, t, in, c.in[mlx5.SetFTEInSize:])
+	u.want(ctx.Action()&(flowAllow|flowDrop|flowForward) != 0 && ctx.Action()&^(flowAllow|flowDrop|flowForward|flowCount) == 0 && !ctx.ExtendedDestination(), badFlowAction)
+	list := h.destinations(&u, t, in, c.in[mlx5.SetFTEInSize:])
+	counters := h.counted(&u, ctx, list)
 	if u.refused != ok {
 		unuseAll(u.held)
 		return u.refused
@@ -238,13 +268,14 @@ func (h *HCA) setFlow(c command) check {
 		unuseAll(old.held)
 		h.reserve(-old.cost)
 	}
-	t.flows[in.FlowIndex()] = &flow{slices.Clone([]byte(ctx)), slices.Clone(c.in[mlx5.SetFTEInSize:][:int(ctx.DestinationListSize())*destBytes]), u.held, cost(c.in)}
+	t.flows[in.FlowIndex()] = &flow{slices.Clone([]byte(ctx)), slices.Clone(c.in[mlx5.SetFTEInSize:][:int(ctx.DestinationListSize())*destBytes]), u.held, cost(c.in), counters}
 	return ok
 }
 
 // destinations collects where an entry sends. A table must lie on a higher
-// level, so that nothing goes round, unless the driver says that it knows.
-func (h *HCA) destinations(u *holding, t *resource, in mlx5.SetFTEIn, list []byte) {
+// level, so that nothing goes round, unless the driver says that it knows. It
+// returns what follows them in the list.
+func (h *HCA) destinations(u *holding, t *resource, in mlx5.SetFTEIn, list []byte) (rest []byte) {
 	ctx := in.FlowContext()
 	n := int(ctx.DestinationListSize())
 	u.want(n <= 1<<logMaxDestination && n*destBytes <= len(list), badFlowAction)
@@ -253,17 +284,77 @@ func (h *HCA) destinations(u *holding, t *resource, in mlx5.SetFTEIn, list []byt
 		d := mlx5.DestFormatStruct(list[i*destBytes:])
 		switch d.DestinationType() {
 		case toFlowTable:
-			next := h.fts.get(d.DestinationID())
+			next := h.tableOf(d.DestinationID(), t.way)
 			u.hold(entryOf(next), true, badTable)
 			if u.refused == ok && !in.IgnoreFlowLevel() {
 				u.want(mlx5.FlowTableContext(next.ctx).Level() > mlx5.FlowTableContext(t.ctx).Level(), badFlowLevel)
 			}
 		case toTIR:
+			u.want(t.way == wayIn, badFlowAction)
 			u.holdAny(entryOf(h.tirs.get(d.DestinationID())), badTIRN) // a raw packet queue pair's (mlx5_ib fs.c)
 		default:
 			u.want(false, badFlowAction)
 		}
 	}
+	return list[min(n*destBytes, len(list)):]
+}
+
+// counted collects the flow counters of an entry, which stand behind its
+// destinations (mlx5_cmd_set_fte).
+func (h *HCA) counted(u *holding, ctx mlx5.FlowContext, list []byte) (ids []uint32) {
+	n := int(ctx.FlowCounterListSize())
+	u.want(n <= 1<<logMaxFlowCounter && n*mlx5.FlowCounterListSize <= len(list), badFlowAction)
+	u.want(n > 0 == (ctx.Action()&flowCount != 0), badFlowAction)
+	for i := 0; i < n && u.refused == ok; i++ {
+		id := mlx5.FlowCounterList(list[i*mlx5.FlowCounterListSize:]).FlowCounterID()
+		u.holdAny(entryOf(h.flowCounters.get(id)), badFlowCounter) // a user's, in the kernel's entry (mlx5_ib fs.c)
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func (h *HCA) allocFlowCounter(c command) check {
+	in := mlx5.AllocFlowCounterIn(c.in)
+	if in.FlowCounterBulk() != 0 || in.FlowCounterBulkLogSize() != 0 {
+		return badOffload
+	}
+	id, f, room := h.flowCounters.alloc()
+	if !room {
+		return objectLimit
+	}
+	f.packets.Store(0)
+	f.octets.Store(0)
+	return h.born(c, id, &f.entry)
+}
+
+func (h *HCA) deallocFlowCounter(c command) check {
+	return destroy[flowCounter](h, c, h.flowCounters, mlx5.DeallocFlowCounterIn(c.in).FlowCounterID(), badFlowCounter, nil)
+}
+
+// trafficCounterBytes is the size of a struct mlx5_ifc_traffic_counter_bits.
+const trafficCounterBytes = 16
+
+func (h *HCA) queryFlowCounter(c command) check {
+	in := mlx5.QueryFlowCounterIn(c.in)
+	f := h.flowCounters.get(in.FlowCounterID())
+	if f == nil || !f.see(c.uid) {
+		return badFlowCounter
+	}
+	defer f.mu.Unlock()
+	out := mlx5.QueryFlowCounterOut(c.out).FlowStatistics()
+	switch {
+	case in.NumOfCounters() > 1:
+		return badOffload
+	case len(out) < trafficCounterBytes:
+		return shortOut
+	}
+	read := (*atomic.Uint64).Load
+	if in.Clear() {
+		read = func(v *atomic.Uint64) uint64 { return v.Swap(0) }
+	}
+	binary.BigEndian.PutUint64(out, read(&f.packets))
+	binary.BigEndian.PutUint64(out[8:], read(&f.octets))
+	return ok
 }
 
 func (h *HCA) deleteFlow(c command) check {
@@ -271,7 +362,7 @@ func (h *HCA) deleteFlow(c command) check {
 	if refused := steer(in.OtherVPort(), in.VPortNumber(), in.TableType()); refused != ok {
 		return refused
 	}
-	t := h.fts.get(in.TableID())
+	t := h.tableOf(in.TableID(), direction(in.TableType()))
 	if t == nil || !t.own(c.uid) {
 		return badTable
 	}

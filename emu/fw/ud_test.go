@@ -211,6 +211,7 @@ func TestUMR(t *testing.T) {
 	}
 	const all = umrLen | umrStart | umrKey | umrFree | umrRW | umrLW | umrLR | umrRinval
 	fillIn := func(c mlx5.MKC) {
+		c.SetMKey70(0x11)
 		c.SetLen(300)
 		c.SetStartAddr(0x1000)
 		c.SetRw(true)

@@ -86,6 +86,21 @@ func (f *Function) enter() bool {
 
 func (f *Function) leave() { f.running.Add(-1) }
 
+// maxBuffers bounds what the inputs and outputs of commands take: as much as all
+// slots need with the longest ones. Where devices were reset under commands that
+// still run, less may be left.
+const maxBuffers = 32 * (maxInput + maxOut)
+
+// reserve makes room for the input and output of a command.
+func (f *Function) reserve(n int64) bool {
+	if f.buffers.Add(n) > maxBuffers {
+		f.buffers.Add(-n)
+		f.config.Log("commands of devices that were reset hold more than %d MiB: a command fails", maxBuffers>>20)
+		return false
+	}
+	return true
+}
+
 // command executes the command in a slot.
 func (d *device) command(queue uint64, slot int) {
 	defer d.f.leave()
@@ -131,6 +146,11 @@ func (d *device) release(slot int) { d.busy.And(^uint32(1 << slot)) }
 // execute takes the command that an entry describes, and writes its answer into
 // the entry and its mailboxes. A fault may leave it without an answer.
 func (d *device) execute(e *[entryBytes]byte) (status Delivery, answered bool) {
+	size := int64(min(binary.BigEndian.Uint32(e[atInLen:]), maxInput)) + int64(min(binary.BigEndian.Uint32(e[atOutLen:]), maxOut))
+	if !d.f.reserve(size) {
+		return DeliveryFirmware, true
+	}
+	defer d.f.buffers.Add(-size)
 	in, way, status := d.take(e)
 	if status != DeliveryOK {
 		return status, true

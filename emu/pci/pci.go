@@ -82,6 +82,7 @@ type Function struct {
 	wire    fw.Wire      // of the port; nil: none
 	gone    bool         // it does not answer on the bus: FaultUnplug
 	running atomic.Int32 // commands, those of devices that were reset included
+	buffers atomic.Int64 // bytes that they take
 
 	faults sync.Mutex // of armed; taken last
 	armed  []*armed

@@ -282,6 +282,58 @@ func TestResetStorm(t *testing.T) {
 	d.boot()
 }
 
+// Long commands that are still executing when their device is reset take no more
+// memory, again and again, than all slots of one device do: what is too much fails.
+func TestLongCommandsBounded(t *testing.T) {
+	var hold atomic.Bool
+	release := make(chan bool)
+	d := newDriver(t, Config{Trace: func(_, _ []byte, _ time.Duration) {
+		if hold.Load() {
+			<-release
+		}
+	}})
+	d.boot()
+	hold.Store(true)
+	const out = 256 << 10 // of a NOP
+	e := d.entry(0, build(mlx5.OpNOP, 0), out)
+	for round := range maxBuffers/out + 8 {
+		e[atOwner], e[atSig] = ownedHW, 0
+		e[atSig] = ^sum(e[:])
+		_ = d.m.WriteDMA(queueAt, e[:])
+		d.write32(regDoorbell, 1)
+		for d.f.Stats().Commands == 0 { // it executes, or has failed
+			var got [entryBytes]byte
+			if _ = d.m.ReadDMA(queueAt, got[:]); got[atOwner]&ownedHW == 0 {
+				break
+			}
+			runtime.Gosched()
+		}
+		if got := d.f.buffers.Load(); got > maxBuffers {
+			t.Fatalf("%d bytes in round %d", got, round)
+		}
+		var got [entryBytes]byte
+		if _ = d.m.ReadDMA(queueAt, got[:]); got[atOwner]&ownedHW == 0 {
+			if status := Delivery(got[atOwner] >> 1); status != DeliveryFirmware || round < maxBuffers/(out+64) {
+				t.Errorf("round %d: delivery status %#x", round, status)
+			}
+			break
+		}
+		d.f.Reset()
+		d.enable()
+	}
+	if d.f.buffers.Load() < maxBuffers-out-64 {
+		t.Errorf("only %d bytes were ever taken", d.f.buffers.Load())
+	}
+	hold.Store(false)
+	close(release)
+	for d.f.running.Load() != 0 {
+		runtime.Gosched()
+	}
+	if got := d.f.buffers.Load(); got != 0 {
+		t.Errorf("%d bytes are still taken", got)
+	}
+}
+
 func TestHealth(t *testing.T) {
 	d := newDriver(t, Config{CommandTimeout: 1500 * time.Millisecond})
 	d.boot()

@@ -59,9 +59,11 @@ const structs = `
 	destroy_flow_table_in destroy_flow_table_out set_flow_table_root_in set_flow_table_root_out
 	create_flow_group_in create_flow_group_out destroy_flow_group_in destroy_flow_group_out
 	flow_context dest_format_struct set_fte_in set_fte_out delete_fte_in delete_fte_out
+	flow_counter_list alloc_flow_counter_in alloc_flow_counter_out dealloc_flow_counter_in dealloc_flow_counter_out
+	query_flow_counter_in query_flow_counter_out
 	attach_to_mcg_in attach_to_mcg_out detach_from_mcg_in detach_from_mcg_out
 	mcam_reg pcam_reg mcqs_reg mcqi_reg mcqi_version query_cong_statistics_in query_cong_statistics_out
-	device_mem_cap`
+	device_mem_cap qos_cap`
 
 // capAccessors are the fields of cmd_hca_cap that get accessors; the layout
 // table has all of them.
@@ -78,7 +80,8 @@ const capAccessors = `
 	compact_address_vector umr_modify_atomic_disabled uar_sz log_pg_sz log_max_tis log_max_tir log_max_sq log_max_rq
 	log_max_rqt log_max_rqt_size log_max_tis_per_sq log_max_vlan_list log_max_current_uc_list log_max_current_mc_list
 	cache_line_128byte disable_local_lb_uc disable_local_lb_mc max_wqe_sz_sq_dc fast_teardown force_teardown
-	mcam_reg pcam_reg out_of_seq_cnt retransmission_q_counters enhanced_error_q_counters roce_accl cc_query_allowed`
+	mcam_reg pcam_reg out_of_seq_cnt retransmission_q_counters enhanced_error_q_counters roce_accl cc_query_allowed
+	log_max_wq_sz max_flow_counter_15_0 imaicl`
 
 // MLX5 returns the generated files of package mlx5 by name. overlay is the
 // text of its overlay file.

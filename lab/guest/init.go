@@ -231,15 +231,20 @@ func DevicesUp(n int) error {
 }
 
 // hostNumber is the last byte of a link's address, so that cards on one wire
-// have IP addresses of their own in whichever guest they are.
+// have IP addresses of their own in whichever guest they are. With the netmask of
+// their network any byte is a host's.
 func hostNumber(link string) byte {
 	b, _ := os.ReadFile(filepath.Join("/sys/class/net", link, "address"))
 	mac, _ := net.ParseMAC(strings.TrimSpace(string(b)))
 	if len(mac) == 0 {
 		return 1
 	}
-	return min(max(mac[len(mac)-1], 1), 254)
+	return mac[len(mac)-1]
 }
+
+// netmask is that of 192.168.0.0/20, in which neither 192.168.7.0 nor .255 is
+// special.
+var netmask = []byte{255, 255, 240, 0}
 
 func up(s int, name string) error {
 	r, err := unix.NewIfreq(name)
@@ -264,7 +269,7 @@ func address(s int, name string, a [4]byte) error {
 	if err := unix.IoctlIfreq(s, unix.SIOCSIFADDR, r); err != nil {
 		return err
 	}
-	if err := r.SetInet4Addr([]byte{255, 255, 255, 0}); err != nil {
+	if err := r.SetInet4Addr(netmask); err != nil {
 		return err
 	}
 	return unix.IoctlIfreq(s, unix.SIOCSIFNETMASK, r)
