@@ -63,10 +63,10 @@ lab-test: gocheck
 	@DEVXLAB_REQUIRE=lab,lab-full $(GO) test -count=1 -timeout 40m -run '^TestLab' -v ./lab
 
 lab-faults: gocheck
-	@DEVXLAB_REQUIRE=lab,faults DEVXLAB_FAULTS=all $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
+	@DEVXLAB_REQUIRE=lab,faults $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
 
 lab-wire: gocheck
-	@DEVXLAB_REQUIRE=lab-full,faults,tshark DEVXLAB_FAULTS=all $(GO) test -count=1 -timeout 60m -run '^TestLab(Traffic|Two|WireFaults|LossyWire|RXE)' -v ./lab
+	@DEVXLAB_REQUIRE=lab-full,long-wire,rxe,tshark $(GO) test -count=1 -timeout 60m -run '^TestLab(Traffic|Two|WireFaults|LossyWire|RXE)' -v ./lab
 
 lab-matrix: gocheck
 	@$(GO) run ./cmd/devxlab lab matrix

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -191,13 +190,10 @@ func checkOutcomes(t *testing.T, line string) {
 	}
 }
 
-// allFaults reports whether the long ones run too: it skips the test otherwise.
+// allFaults skips the tests that take minutes where they are not asked for.
 func allFaults(t *testing.T) {
-	var err error
-	if os.Getenv("DEVXLAB_FAULTS") != "all" {
-		err = errors.New("takes minutes: make lab-faults")
-	}
-	require.Have(t, "faults", err)
+	t.Helper()
+	require.Long(t, "faults", "make lab-faults")
 }
 
 // quick makes the driver wait 1 s and look at the device's health 5 times a second

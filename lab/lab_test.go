@@ -23,8 +23,7 @@ func realLab(t *testing.T) Options { return realLabOf(t, "lab", ImageBasic) }
 
 func realLabOf(t *testing.T, feature, image string) Options {
 	t.Helper()
-	required := slices.Contains(strings.Split(strings.ReplaceAll(os.Getenv("DEVXLAB_REQUIRE"), " ", ""), ","), feature)
-	o := Options{Offline: !required, Image: image, Timeout: 5 * time.Minute, Progress: io.Discard}
+	o := Options{Offline: !require.Named(feature), Image: image, Timeout: 5 * time.Minute, Progress: io.Discard}
 	_, _, err := Fetch(t.Context(), o)
 	if err == nil || errors.Is(err, ErrMissing) {
 		require.Have(t, feature, err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"devxlab.example/internal/require"
 )
 
 // rxePairs is how many pairs of runs there are: enough for an interval around a
@@ -22,7 +24,7 @@ const rxePairs = 20
 // guest, and logs the table of docs/wire.md. It asserts only that each run gave a
 // figure: what a figure is depends on the machine.
 func TestLabRXE(t *testing.T) {
-	allFaults(t)
+	require.Long(t, "rxe", "DEVXLAB_REQUIRE=lab-full,rxe go test ./lab -run TestLabRXE -v")
 	o := trafficOptions(t)
 	var out bytes.Buffer
 	o.ExtraModules, o.Timeout, o.Devices, o.Stdout, o.Stderr = []string{"rdma_rxe", "crc32_generic"}, time.Hour, 1, &out, &out

@@ -87,7 +87,7 @@ const guestScripts = "/tmp/guest/"
 // connections is how many cmtime makes. It asks for all at once, and the other side
 // has 4.3 s for each before its request is repeated: 1000 take it a minute.
 func connections() string {
-	if os.Getenv("DEVXLAB_FAULTS") == "all" {
+	if require.Named("long-wire") {
 		return "1000"
 	}
 	return "100"
@@ -212,7 +212,7 @@ func TestLabWireFaults(t *testing.T) {
 // Programs that know nothing of it get through a wire that loses and is far longer
 // than their time-out.
 func TestLabLossyWire(t *testing.T) {
-	allFaults(t)
+	require.Long(t, "long-wire", "make lab-wire")
 	onePair(t, "sh "+guestScripts+"lossy.sh", `
 ibv_rc_pingpong 0
 ibv_rc_pingpong server 0

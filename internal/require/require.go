@@ -28,10 +28,27 @@ func Have(t testing.TB, feature string, err error) {
 	if err == nil {
 		return
 	}
-	for f := range strings.SplitSeq(os.Getenv("DEVXLAB_REQUIRE"), ",") {
-		if strings.TrimSpace(f) == feature {
-			t.Fatalf("%s: required here (DEVXLAB_REQUIRE), but missing: %v", feature, err)
-		}
+	if Named(feature) {
+		t.Fatalf("%s: required here (DEVXLAB_REQUIRE), but missing: %v", feature, err)
 	}
 	t.Skipf("%s: %v", feature, err)
+}
+
+// Named reports whether DEVXLAB_REQUIRE contains the feature.
+func Named(feature string) bool {
+	for f := range strings.SplitSeq(os.Getenv("DEVXLAB_REQUIRE"), ",") {
+		if strings.TrimSpace(f) == feature {
+			return true
+		}
+	}
+	return false
+}
+
+// Long skips a test that takes minutes, unless DEVXLAB_REQUIRE contains the name
+// of its kind. how is what to run for it.
+func Long(t testing.TB, kind, how string) {
+	t.Helper()
+	if !Named(kind) {
+		t.Skipf("%s: takes minutes: %s", kind, how)
+	}
 }

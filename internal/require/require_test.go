@@ -62,3 +62,14 @@ func TestHave(t *testing.T) {
 		t.Errorf("message %q, want %q", got, want)
 	}
 }
+
+// A long test runs where its kind is named.
+func TestLong(t *testing.T) {
+	for env, want := range map[string]string{"": "skip", "faultsX": "skip", "lab, faults": ""} {
+		t.Setenv("DEVXLAB_REQUIRE", env)
+		r := &recorder{}
+		if Long(r, "faults", "make lab-faults"); r.ended != want || want != "" && r.text != "faults: takes minutes: make lab-faults" {
+			t.Errorf("DEVXLAB_REQUIRE=%q: %q, %q", env, r.ended, r.text)
+		}
+	}
+}
