@@ -19,9 +19,20 @@ type memory struct {
 	signals map[int]int
 	used    int // accesses since it was plugged out
 	out     bool
+	written map[uint64]bool // pages, by number
 }
 
-func newMemory(bytes int) *memory { return &memory{b: make([]byte, bytes), signals: map[int]int{}} }
+func newMemory(bytes int) *memory {
+	return &memory{b: make([]byte, bytes), signals: map[int]int{}, written: map[uint64]bool{}}
+}
+
+// renew clears what was written with WriteDMA.
+func (m *memory) renew() {
+	for p := range m.written {
+		clear(m.b[p<<logPage : (p+1)<<logPage])
+	}
+	clear(m.written)
+}
 
 var errNoMemory = errors.New("no memory there")
 
@@ -47,6 +58,9 @@ func (m *memory) WriteDMA(addr uint64, b []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p, err := m.at(addr, len(b))
+	for at := addr; err == nil && len(b) > 0 && at>>logPage <= (addr+uint64(len(b))-1)>>logPage; at += 1 << logPage {
+		m.written[at>>logPage] = true
+	}
 	copy(p, b)
 	return err
 }
@@ -73,6 +87,8 @@ const (
 	pagesAt = 0x400000
 
 	boxesEach = 0x10000
+
+	logPage = 12
 )
 
 // driver is what mlx5_core does, in small.
