@@ -4,8 +4,10 @@ package fw
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
+	"devxlab.example/internal/mutate"
 	"devxlab.example/mlx5"
 )
 
@@ -37,29 +39,72 @@ func FuzzHostExec(f *testing.F) {
 		mem.renew()
 		h := newHost(t, Config{LogMaxQP: 2, LogMaxUC: 1, Memory: mem})
 		defer h.h.Shut() // nothing of it touches the memory later
-		for range 40 {
-			in, room, rest, ok := nextCommand(b)
-			if !ok {
-				break
-			}
-			if op := mlx5.OpOf(in); room == mlx5.CmdOutSize && h.h.handler(op) != nil {
-				room = h.h.handler(op).out + 64
-			}
-			b = rest
-			buf := bytes.Repeat([]byte{0xaa}, room+16)
-			out := buf[8 : 8+room : 8+room]
-			h.h.Exec(in, out)
-			if bytes.Count(buf[:8], []byte{0xaa}) != 8 || bytes.Count(buf[8+room:], []byte{0xaa}) != 8 {
-				t.Fatalf("%x: wrote beyond the output", in)
-			}
-			if status, syndrome := mlx5.StatusOf(out); len(out) >= 8 && status != mlx5.StatusOK {
-				if c := CheckOf(syndrome); c == nil || c.Status != status {
-					t.Fatalf("%x: %v, syndrome %#x", in, status, syndrome)
-				}
-			}
-			h.h.Ring(h.sq)
-			h.h.ArmCQ(h.cqn, 0, false)
-			h.h.UpdateEQ(uint8(h.eq), 0, true)
-		}
+		h.hostile(b)
 	})
+}
+
+// hostile runs up to 40 commands of any bytes.
+func (h *host) hostile(b []byte) {
+	h.t.Helper()
+	for range 40 {
+		in, room, rest, ok := nextCommand(b)
+		if !ok {
+			break
+		}
+		if op := mlx5.OpOf(in); room == mlx5.CmdOutSize && h.h.handler(op) != nil {
+			room = h.h.handler(op).out + 64
+		}
+		b = rest
+		buf := bytes.Repeat([]byte{0xaa}, room+16)
+		out := buf[8 : 8+room : 8+room]
+		h.h.Exec(in, out)
+		if bytes.Count(buf[:8], []byte{0xaa}) != 8 || bytes.Count(buf[8+room:], []byte{0xaa}) != 8 {
+			h.t.Fatalf("%x: wrote beyond the output", in)
+		}
+		if status, syndrome := mlx5.StatusOf(out); len(out) >= 8 && status != mlx5.StatusOK {
+			if c := CheckOf(syndrome); c == nil || c.Status != status {
+				h.t.Fatalf("%x: %v, syndrome %#x", in, status, syndrome)
+			}
+		}
+		h.h.Ring(h.sq)
+		h.h.ArmCQ(h.cqn, 0, false)
+		h.h.UpdateEQ(uint8(h.eq), 0, true)
+	}
+}
+
+// scope is a part of a test that cleans up when it ends.
+type scope struct {
+	testing.TB
+	last []func()
+}
+
+func (s *scope) Cleanup(f func()) { s.last = append(s.last, f) }
+
+func (s *scope) end() {
+	for _, f := range slices.Backward(s.last) {
+		f()
+	}
+	s.last = nil
+}
+
+// A device goes on under hostile commands: what FuzzHostExec does to a new one.
+func TestMutatedHostExec(t *testing.T) {
+	const each = 64 // inputs that a device meets
+	mem, part := newMemory(64<<20), &scope{TB: t}
+	var h *host
+	end := func() {
+		if h != nil {
+			h.h.Shut()
+			part.end()
+		}
+	}
+	mutate.Run(t, "FuzzHostExec", func(n int, in []any) {
+		if n%each == 0 {
+			end()
+			mem.renew()
+			h = newHost(part, Config{LogMaxQP: 2, LogMaxUC: 1, Memory: mem})
+		}
+		h.hostile(in[0].([]byte))
+	})
+	end()
 }

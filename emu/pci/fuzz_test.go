@@ -5,9 +5,9 @@ package pci
 import (
 	"bytes"
 	"encoding/binary"
-	"runtime"
 	"testing"
 
+	"devxlab.example/internal/mutate"
 	"devxlab.example/mlx5"
 )
 
@@ -26,9 +26,7 @@ func (d *driver) again(t testing.TB) {
 	d.events, d.ci, d.next = false, 0, pagesAt
 	clear(d.pages)
 	d.boot()
-	for d.f.running.Load() != 0 { // the last one has answered but not left
-		runtime.Gosched()
-	}
+	d.settle() // the last one has answered but not left
 }
 
 // known are the delivery statuses that there are.
@@ -65,40 +63,71 @@ func FuzzCommand(f *testing.F) {
 	d := small(f)
 	f.Fuzz(func(t *testing.T, entry, boxes []byte, sign bool) {
 		d.again(t)
-		var e [entryBytes]byte
-		copy(e[:], entry)
-		_ = d.m.WriteDMA(boxesAt, boxes[:min(len(boxes), len(d.m.b)-boxesAt)])
-		if sign {
-			e[atSig] = 0
-			e[atSig] = ^sum(e[:])
-		}
-		_ = d.m.WriteDMA(queueAt, e[:])
-		dev := d.f.device()
-		dev.busy.Store(1)
-		d.f.enter()
-		dev.command(queueAt, 0)
-		if dev.busy.Load() != 0 || d.f.running.Load() != 0 {
-			t.Fatal("the slot is not free")
-		}
-		var back [entryBytes]byte
-		copy(back[:], d.m.b[queueAt:])
-		switch {
-		case e[atOwner]&ownedHW == 0:
-			if back != e {
-				t.Errorf("an entry of the driver's changed: %x", back)
-			}
-		case back[atOwner]&ownedHW != 0:
-			t.Errorf("not given back: %x", back)
-		case sum(back[:]) != goodSum || !known[Delivery(back[atOwner]>>1)]:
-			t.Errorf("%x", back)
-		}
-		if mlx5.OpOf(e[atIn:]) == mlx5.OpTeardownHCA || mlx5.OpOf(e[atIn:]) == mlx5.OpDestroyEQ {
-			return
-		}
-		d.events = false // its ring may have been hit
-		d.must(build(mlx5.OpNOP, 0))
+		d.hostile(entry, boxes, sign)
 	})
 }
+
+// hostile rings for an entry and mailboxes of any bytes. It reports whether the
+// device is as it was: it may have been told to go down.
+func (d *driver) hostile(entry, boxes []byte, sign bool) (up bool) {
+	d.t.Helper()
+	var e [entryBytes]byte
+	copy(e[:], entry)
+	_ = d.m.WriteDMA(boxesAt, boxes[:min(len(boxes), len(d.m.b)-boxesAt)])
+	if sign {
+		e[atSig] = 0
+		e[atSig] = ^sum(e[:])
+	}
+	_ = d.m.WriteDMA(queueAt, e[:])
+	d.settle()
+	dev := d.f.device()
+	dev.busy.Store(1)
+	d.f.enter()
+	over := d.m.over
+	dev.command(queueAt, 0)
+	if dev.busy.Load() != 0 || d.f.running.Load() != 0 {
+		d.t.Fatal("the slot is not free")
+	}
+	var back [entryBytes]byte
+	copy(back[:], d.m.b[queueAt:])
+	switch {
+	case d.m.over > over: // by a mailbox or another object that lies there
+	case e[atOwner]&ownedHW == 0:
+		if back != e {
+			d.t.Errorf("an entry of the driver's changed: %x", back)
+		}
+	case back[atOwner]&ownedHW != 0:
+		d.t.Errorf("not given back: %x", back)
+	case sum(back[:]) != goodSum || !known[Delivery(back[atOwner]>>1)]:
+		d.t.Errorf("%x", back)
+	}
+	if op := mlx5.OpOf(e[atIn:]); op == mlx5.OpTeardownHCA || op == mlx5.OpDestroyEQ {
+		return false
+	}
+	d.events = false // its ring may have been hit
+	d.must(build(mlx5.OpNOP, 0))
+	return true
+}
+
+// A device goes on under hostile commands, one after the other: what FuzzCommand
+// does to a new one.
+func TestMutatedCommands(t *testing.T) {
+	d := small(t)
+	left := 0
+	mutate.Run(t, "FuzzCommand", func(n int, in []any) {
+		if left == 0 {
+			d.again(t)
+			left = mutationsEach
+		}
+		left--
+		if !d.hostile(in[0].([]byte), in[1].([]byte), in[2].(bool)) {
+			left = 0
+		}
+	})
+}
+
+// mutationsEach is how many inputs a device meets.
+const mutationsEach = 64
 
 // FuzzAccess runs any accesses to configuration space and BAR 0, at the size and
 // place that they say.
@@ -118,30 +147,45 @@ func FuzzAccess(f *testing.F) {
 	d := small(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d.again(t)
-		for len(b) >= 6 {
-			kind, n, off := b[0], int(b[1]), binary.BigEndian.Uint32(b[2:])
-			n = min(n, len(b)-6)
-			data := bytes.Clone(b[6 : 6+n])
-			b = b[6+n:]
-			was := bytes.Clone(data)
-			switch kind % 4 {
-			case 0:
-				d.f.WriteConfig(int(off%8192), data)
-			case 1:
-				d.f.WriteBAR(0, int64(off%(2*barSize)), data)
-			case 2:
-				d.f.ReadBAR(0, int64(off%(2*barSize)), data)
-				continue
-			case 3:
-				d.f.ReadConfig(int(off%8192), data)
-				continue
-			}
-			if !bytes.Equal(data, was) {
-				t.Fatal("a write changed its data")
-			}
+		d.accesses(b)
+	})
+}
+
+// accesses makes those that b has.
+func (d *driver) accesses(b []byte) {
+	d.t.Helper()
+	for len(b) >= 6 {
+		kind, n, off := b[0], int(b[1]), binary.BigEndian.Uint32(b[2:])
+		n = min(n, len(b)-6)
+		data := bytes.Clone(b[6 : 6+n])
+		b = b[6+n:]
+		was := bytes.Clone(data)
+		switch kind % 4 {
+		case 0:
+			d.f.WriteConfig(int(off%8192), data)
+		case 1:
+			d.f.WriteBAR(0, int64(off%(2*barSize)), data)
+		case 2:
+			d.f.ReadBAR(0, int64(off%(2*barSize)), data)
+			continue
+		case 3:
+			d.f.ReadConfig(int(off%8192), data)
+			continue
 		}
-		for d.f.running.Load() != 0 {
-			runtime.Gosched()
+		if !bytes.Equal(data, was) {
+			d.t.Fatal("a write changed its data")
 		}
+	}
+	d.settle()
+}
+
+// A device goes on under hostile accesses: what FuzzAccess does to a new one.
+func TestMutatedAccesses(t *testing.T) {
+	d := small(t)
+	mutate.Run(t, "FuzzAccess", func(n int, in []any) {
+		if n%mutationsEach == 0 {
+			d.again(t)
+		}
+		d.accesses(in[0].([]byte))
 	})
 }

@@ -20,6 +20,7 @@ type memory struct {
 	used    int // accesses since it was plugged out
 	out     bool
 	written map[uint64]bool // pages, by number
+	over    int             // writes over what a driver writes into the first entry of the queue
 }
 
 func newMemory(bytes int) *memory {
@@ -60,6 +61,9 @@ func (m *memory) WriteDMA(addr uint64, b []byte) error {
 	p, err := m.at(addr, len(b))
 	for at := addr; err == nil && len(b) > 0 && at>>logPage <= (addr+uint64(len(b))-1)>>logPage; at += 1 << logPage {
 		m.written[at>>logPage] = true
+	}
+	if addr < queueAt+atOut && addr+uint64(len(b)) > queueAt {
+		m.over++
 	}
 	copy(p, b)
 	return err

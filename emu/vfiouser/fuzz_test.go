@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"devxlab.example/internal/mutate"
 )
 
 // worker is a device that does, on a write to its BAR, what the data say.
@@ -52,14 +54,7 @@ func piece(control byte, b []byte) []byte {
 // FuzzMessages sends a stream of messages with descriptors. What comes back must
 // be replies to the commands, in their order; nothing may be left open.
 func FuzzMessages(f *testing.F) {
-	mem, event := memfd(f, 128<<20), eventFD(f)
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		f.Fatal(err)
-	}
-	closeLater(f, pipe[0])
-	closeLater(f, pipe[1])
-	kinds := []int{mem, event, pipe[0], pipe[1]}
+	kinds := descriptorKinds(f)
 
 	seed := func(pieces ...[]byte) {
 		var all []byte
@@ -108,74 +103,97 @@ func FuzzMessages(f *testing.F) {
 	seed(hello, piece(0, pack(header{Command: cmdReset, Size: 3})))
 	seed(ram)
 
-	f.Fuzz(func(t *testing.T, in []byte) {
-		before := descriptors(t)
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		server, cl := socket(t, fds[0]), socket(t, fds[1])
-		defer cl.Close()
-		w := &worker{device: newDevice(t)}
-		shape, err := shapeOf(w)
-		if err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			defer server.Close()
-			_ = newSession(w, shape, server, func(error) {}).run()
-		}()
-		replies := make(chan []header)
-		go func() {
-			c := client{t: t, c: cl}
-			replies <- c.readAll()
-		}()
+	f.Fuzz(func(t *testing.T, in []byte) { stream(t, kinds, in) })
+}
 
-		var stream []byte
-		for len(in) >= pieceHead {
-			control, n := in[0], int(binary.LittleEndian.Uint16(in[1:]))
-			b := append([]byte(nil), in[pieceHead:min(len(in), pieceHead+n)]...)
-			in = in[pieceHead+len(b):]
-			if control&pieceSize != 0 && len(b) >= headerSize {
-				binary.NativeEndian.PutUint32(b[4:], uint32(len(b)))
-			}
-			if len(b) == 0 {
-				continue
-			}
-			var oob []byte
-			if n := control & pieceFDs; n > 0 {
-				fds := make([]int, n)
-				for i := range fds {
-					fds[i] = kinds[(int(control&pieceKind)>>2+i)%len(kinds)]
-				}
-				oob = unix.UnixRights(fds...)
-			}
-			if _, _, err := cl.WriteMsgUnix(b, oob, nil); err != nil {
-				break // dropped
-			}
-			stream = append(stream, b...)
+// descriptorKinds returns memory, an eventfd and the ends of a pipe.
+func descriptorKinds(t testing.TB) []int {
+	t.Helper()
+	mem, event := memfd(t, 128<<20), eventFD(t)
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, pipe[0])
+	closeLater(t, pipe[1])
+	return []int{mem, event, pipe[0], pipe[1]}
+}
+
+// TestMutatedMessages is FuzzMessages with many inputs.
+func TestMutatedMessages(t *testing.T) {
+	kinds := descriptorKinds(t)
+	mutate.Run(t, "FuzzMessages", func(_ int, in []any) { stream(t, kinds, in[0].([]byte)) })
+}
+
+// stream sends a session's pieces, with descriptors of some kinds.
+func stream(t *testing.T, kinds []int, in []byte) {
+	t.Helper()
+	before := descriptors(t)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, cl := socket(t, fds[0]), socket(t, fds[1])
+	defer cl.Close()
+	w := &worker{device: newDevice(t)}
+	shape, err := shapeOf(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer server.Close()
+		_ = newSession(w, shape, server, func(error) {}).run()
+	}()
+	replies := make(chan []header)
+	go func() {
+		c := client{t: t, c: cl}
+		replies <- c.readAll()
+	}()
+
+	var sent []byte
+	for len(in) >= pieceHead {
+		control, n := in[0], int(binary.LittleEndian.Uint16(in[1:]))
+		b := append([]byte(nil), in[pieceHead:min(len(in), pieceHead+n)]...)
+		in = in[pieceHead+len(b):]
+		if control&pieceSize != 0 && len(b) >= headerSize {
+			binary.NativeEndian.PutUint32(b[4:], uint32(len(b)))
 		}
-		_ = cl.CloseWrite()
-		<-done
-		want := wanted(stream)
-		for i, h := range <-replies {
-			if i >= len(want) || h.ID != want[i].ID || h.Command != want[i].Command {
-				t.Fatalf("reply %d is %+v; the commands that want one are %+v", i, h, want)
+		if len(b) == 0 {
+			continue
+		}
+		var oob []byte
+		if n := control & pieceFDs; n > 0 {
+			fds := make([]int, n)
+			for i := range fds {
+				fds[i] = kinds[(int(control&pieceKind)>>2+i)%len(kinds)]
 			}
+			oob = unix.UnixRights(fds...)
 		}
-		_ = cl.Close()
-		if w.host != nil {
-			t.Error("the function was not told that the client is gone")
+		if _, _, err := cl.WriteMsgUnix(b, oob, nil); err != nil {
+			break // dropped
 		}
-		if left := mappings(); len(left) > 0 {
-			t.Errorf("left: %q", left)
+		sent = append(sent, b...)
+	}
+	_ = cl.CloseWrite()
+	<-done
+	want := wanted(sent)
+	for i, h := range <-replies {
+		if i >= len(want) || h.ID != want[i].ID || h.Command != want[i].Command {
+			t.Fatalf("reply %d is %+v; the commands that want one are %+v", i, h, want)
 		}
-		if after := descriptors(t); after != before {
-			t.Errorf("%d descriptors are open, %d before", after, before)
-		}
-	})
+	}
+	_ = cl.Close()
+	if w.host != nil {
+		t.Error("the function was not told that the client is gone")
+	}
+	if left := mappings(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("%d descriptors are open, %d before", after, before)
+	}
 }
 
 // wanted returns the headers of a stream's commands that want a reply.

@@ -23,6 +23,7 @@ var may = map[string][]string{
 	"internal/require":       {},
 	"internal/testdev":       {"internal/require"},
 	"internal/usermem":       {},
+	"internal/mutate":        {},
 	"internal/leaktest":      {"internal/usermem"},
 	"internal/arrows":        {},
 	"internal/atomicfile":    {},
