@@ -3,6 +3,7 @@
 package devx
 
 import (
+	"encoding/binary"
 	"errors"
 	"math/bits"
 
@@ -12,7 +13,9 @@ import (
 // What follows is as much of a data path as lets a program see that a queue pair
 // works: the memory of the queues, whose contents package mlx5 encodes, and the
 // stores and loads that have to be in order between it and the device. Indexes,
-// room and completions are the program's affair: this is no verbs library.
+// room and completions are the program's affair: this is no verbs library. A send
+// queue, a receive queue and a completion queue are each for one goroutine at a
+// time: an index that is stored late would take back a later one.
 
 // Queues is the memory of a queue pair's queues. It must not be used after Close
 // of the queue pair or the device.
@@ -99,8 +102,9 @@ func (c *CQ) Entry(ci uint32) (mlx5.CQE, bool) {
 	}
 	n := c.entries()
 	e := mlx5.CQE(c.mem.umem.Bytes()[c.mem.at+int(ci)&(n-1)*cqeSize:][:cqeSize])
-	loadWord(e[cqeSize-4:])
-	if !e.Owned(ci, bits.Len(uint(n))-1) {
+	var last [4]byte // as it was loaded: loading it again would be no order at all
+	binary.NativeEndian.PutUint32(last[:], loadWord(e[cqeSize-4:]))
+	if !mlx5.CQEOwned(last[3], ci, bits.Len(uint(n))-1) {
 		return nil, false
 	}
 	return e, true

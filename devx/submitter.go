@@ -41,16 +41,22 @@ type Submitter struct {
 	attrs int
 	small int // bytes of the small results in use
 	calls int
+	since time.Time // it yielded
 }
 
-// yieldEvery is after how many calls a submitter lets the scheduler in. Go's
+// A submitter lets the scheduler in after yieldEvery calls, and after yieldTime
+// if they take long. Go's
 // monitor takes the processor from a goroutine that was not scheduled for 10 ms
 // as soon as it is in a system call (sysmon and retake in runtime/proc.go), and
 // from then on in every call: two more context switches for each command. A
 // goroutine that was scheduled in time keeps its processor as long as another
 // is idle, so GOMAXPROCS should be greater than the number of submitters.
-// Yielding has a price too, so not each time.
-const yieldEvery = 8
+// Yielding has a price too, so not each time. A command of more than 10 ms loses
+// the processor whatever is done here.
+const (
+	yieldEvery = 8
+	yieldTime  = 4 * time.Millisecond
+)
 
 // NewSubmitter returns a submitter of its own for a long-lived goroutine.
 func (d *Device) NewSubmitter() (*Submitter, error) {
@@ -132,11 +138,16 @@ func (s *Submitter) result(id uint16, n int) []byte {
 	return s.hdr[at : at+8]
 }
 
-// yield lets the scheduler in before one of yieldEvery system calls. The
-// emulated device's are none.
+// yield lets the scheduler in before a system call now and then. The emulated
+// device's are none.
 func (s *Submitter) yield() {
-	if s.calls++; s.d.kernel && s.calls%yieldEvery == 0 {
+	if !s.d.kernel {
+		return
+	}
+	now := time.Now()
+	if s.calls++; s.calls%yieldEvery == 0 || now.Sub(s.since) >= yieldTime {
 		runtime.Gosched()
+		s.since = now
 	}
 }
 

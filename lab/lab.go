@@ -309,6 +309,10 @@ func (r *run) machine(parent context.Context, console io.Writer, began time.Time
 			return fmt.Errorf("%w, and the reader of the program's output does not take it", context.Cause(ctx))
 		}
 	}
+	var gone error // by itself: what follows ends it
+	if cards != nil && !reached {
+		gone = cards.ended()
+	}
 	cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -327,10 +331,7 @@ func (r *run) machine(parent context.Context, console io.Writer, began time.Time
 	case !r.exited:
 		err = errors.New("the machine was off before its program ended")
 	}
-	if cards != nil && !reached {
-		err = errors.Join(err, cards.ended())
-	}
-	return errors.Join(r.watch.err(), r.problem, err)
+	return errors.Join(r.watch.err(), r.problem, err, gone)
 }
 
 // session talks with the guest over one connection. Only one of the two ever
@@ -479,6 +480,7 @@ func startHCA(ctx context.Context, o *Options, sockets []string, said io.Writer)
 	h := &hca{done: make(chan struct{})}
 	h.cmd = exec.CommandContext(ctx, args[0], args[1:]...)
 	ownGroup(h.cmd)
+	h.cmd.Cancel = func() error { return unix.Kill(-h.cmd.Process.Pid, unix.SIGTERM) } // it may have a tap to close
 	h.cmd.Stdout, h.cmd.Stderr = said, said
 	if err := h.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("HCA: %w", err)

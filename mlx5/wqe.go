@@ -42,7 +42,7 @@ const (
 // linux/mlx5/qp.h).
 type SGE struct {
 	Addr  uint64
-	Bytes uint32 // below 2^31
+	Bytes uint32 // below 2^31; of 0 it is left out, as drivers do: for the device, 0 is 2^31 (mlx5_ib wr.c)
 	LKey  uint32
 }
 
@@ -137,6 +137,9 @@ func (w *SendWQE) segments(b []byte) (n int, err error) {
 		return 0, fmt.Errorf("mlx5: %d data segments in work request %#x: room for %d", len(w.Data), uint8(w.Op), (len(b)-n)/WQESegment)
 	}
 	for i := range w.Data {
+		if w.Data[i].Bytes == 0 {
+			continue
+		}
 		if err := w.Data[i].encode(b[n:]); err != nil {
 			return 0, err
 		}
@@ -165,12 +168,17 @@ func EncodeRecv(entry []byte, data []SGE) error {
 	if len(data)*WQESegment > len(entry) {
 		return fmt.Errorf("mlx5: %d data segments in a receive entry of %d bytes: room for %d", len(data), len(entry), len(entry)/WQESegment)
 	}
+	rest := entry
 	for i := range data {
-		if err := data[i].encode(entry[i*WQESegment:]); err != nil {
+		if data[i].Bytes == 0 {
+			continue
+		}
+		if err := data[i].encode(rest); err != nil {
 			return err
 		}
+		rest = rest[WQESegment:]
 	}
-	if rest := entry[len(data)*WQESegment:]; len(rest) >= WQESegment {
+	if len(rest) >= WQESegment {
 		return (&SGE{LKey: lkeyEnd}).encode(rest)
 	}
 	return nil
@@ -200,8 +208,12 @@ func (c CQE) Opcode() CQEOp { return CQEOp(c[0x3f] >> 4) }
 
 // Owned reports whether the device has written the entry for the consumer index
 // ci of a queue of 2^log entries: the owner bit turns with each round.
-func (c CQE) Owned(ci uint32, log int) bool {
-	return c.Opcode() != CQEInvalid && uint32(c[0x3f]&1) == ci>>log&1
+func (c CQE) Owned(ci uint32, log int) bool { return CQEOwned(c[0x3f], ci, log) }
+
+// CQEOwned is CQE.Owned by the entry's last byte, for a program that has loaded it
+// in an order of its own.
+func CQEOwned(last byte, ci uint32, log int) bool {
+	return CQEOp(last>>4) != CQEInvalid && uint32(last&1) == ci>>log&1
 }
 
 // Failed reports whether it is an error.

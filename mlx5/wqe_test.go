@@ -4,6 +4,7 @@ package mlx5
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -228,5 +229,24 @@ func TestCQE(t *testing.T) {
 	if c.Opcode() != CQERequestError || !c.Failed() || c.UserIndex() != 0x010203 || c.Imm() != 0x04050607 || c.Bytes() != 256 ||
 		c.VendorSyndrome() != 0x81 || c.Syndrome() != 0x15 || c.WQEOpcode() != WQEWrite || c.QPN() != 9 || c.WQECounter() != 0x1234 {
 		t.Errorf("%x", []byte(c))
+	}
+}
+
+// A segment of no bytes is left out: a device reads 0 as 2^31.
+func TestEmptySegments(t *testing.T) {
+	entry := make([]byte, 48)
+	if err := EncodeRecv(entry, []SGE{{LKey: 1}, {Addr: 2, Bytes: 3, LKey: 4}, {LKey: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := binary.BigEndian.Uint32(entry[4:]); binary.BigEndian.Uint32(entry) != 3 || got != 4 || binary.BigEndian.Uint32(entry[20:]) != lkeyEnd {
+		t.Errorf("%x", entry)
+	}
+	queue := make([]byte, WQEBB)
+	w := SendWQE{Op: WQESend, Data: []SGE{{LKey: 1}, {Addr: 2, Bytes: 3, LKey: 4}}}
+	if _, _, err := w.Encode(queue, 0, 7); err != nil {
+		t.Fatal(err)
+	}
+	if queue[7] != 2 || binary.BigEndian.Uint32(queue[16:]) != 3 {
+		t.Errorf("%x", queue)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -273,12 +274,15 @@ func TestDamage(t *testing.T) {
 		change(func(p *Frame) { p.Data[mad+2] = 9 }),
 		change(func(p *Frame) { p.Data[mad+17] = 0x55 }),
 		change(func(p *Frame) { p.First = roce.LayerTypeBTH }),
+		change(func(p *Frame) { // from the port: no RoCE
+			p.Data[34], p.Data[35], p.Data[36], p.Data[37] = 0x12, 0xb7, 0, 53
+		}),
 		{Data: []byte{1, 2, 3}, First: layers.LayerTypeEthernet},
 		{Data: whole.Data[14:], First: layers.LayerTypeIPv4},
 	} {
 		f.Add(p)
 	}
-	if want := (Counts{Frames: 10, RoCE: 8, CM: 3, Truncated: 2, BadICRC: 1, Damaged: 2, Unread: 2}); f.Counts.CM != want.CM || f.Counts.Truncated != want.Truncated || f.Counts.Damaged != want.Damaged || f.Counts.Unread != want.Unread {
+	if want := (Counts{Frames: 11, RoCE: 8, CM: 3, Truncated: 2, BadICRC: 1, Damaged: 2, Unread: 2}); f.Counts.CM != want.CM || f.Counts.Truncated != want.Truncated || f.Counts.Damaged != want.Damaged || f.Counts.Unread != want.Unread {
 		t.Errorf("%+v, want %+v", f.Counts, want)
 	}
 	notes := strings.Join(f.Notes, "\n")
@@ -356,7 +360,7 @@ func TestPipe(t *testing.T) {
 func TestName(t *testing.T) {
 	for id, want := range map[uint64]string{
 		roce.ServiceID(roce.PortSpaceTCP, 1): "tcp/1", roce.ServiceID(roce.PortSpaceUDP, 2): "udp/2", roce.ServiceID(roce.PortSpaceIPoIB, 3): "ipoib/3",
-		roce.ServiceID(roce.PortSpaceIB, 4): "ib/4", 0x10000000000: "0x10000000000",
+		roce.ServiceID(roce.PortSpaceIB, 4): "ib/4", 0x10000000000: "0x10000000000", 0x1000117501061234: "0x1000117501061234", 0: "0x0",
 	} {
 		if got := Name(id); got != want {
 			t.Errorf("%#x: %q, want %q", id, got, want)
@@ -451,6 +455,41 @@ func TestPcapng(t *testing.T) {
 			if errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("%s: %v", name, err)
 			}
+		}
+	}
+}
+
+// Packets without times are followed nevertheless, and an interface that is not
+// Ethernet is passed over.
+func TestWithoutTimes(t *testing.T) {
+	o := binary.LittleEndian
+	w := &wire{t: t, now: time.Unix(1, 0)}
+	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
+	w.send(server, client, 1, roce.AttrREP, &roce.REP{LocalCommID: sid, RemoteCommID: cid})
+	w.send(client, server, 1, roce.AttrRTU, &roce.RTU{LocalCommID: cid, RemoteCommID: sid})
+	blocks := [][]byte{append([]byte{blockInterface}, 1, 0, 0, 0, 0, 0, 0, 0), append([]byte{blockInterface}, 189, 0, 0, 0, 0, 0, 0, 0)}
+	for _, p := range w.out {
+		blocks = append(blocks, append(o.AppendUint32([]byte{blockSimple}, uint32(len(p.Data))), p.Data...))
+	}
+	other := []byte{blockEnhanced}
+	for _, v := range []uint32{1, 0, 0, 1, 1} {
+		other = o.AppendUint32(other, v)
+	}
+	f, err := follow(t, bytes.NewReader(ng(o, append(blocks, append(other, 7))...)))
+	must(t, err)
+	if all := f.Connections(); len(all) != 1 || all[0].State() != "established" || !all[0].RTU.Time.IsZero() {
+		t.Errorf("%d connections, %+v", len(all), f.Counts)
+	}
+	if f.Counts.Damaged != 1 || !strings.Contains(strings.Join(f.Notes, ""), "link type 189") {
+		t.Errorf("%+v, %q", f.Counts, f.Notes)
+	}
+}
+
+// A time stamp that is none is no time.
+func TestTimeStamps(t *testing.T) {
+	for _, i := range []ngInterface{{perSec: 1}, {perSec: 1e6, offset: 1 << 60}, {perSec: 1e6, offset: math.MinInt64}, {perSec: 1e9, offset: -1 << 50}, {perSec: math.Inf(1), offset: -5}} {
+		if at := i.at(1<<64 - 1); !at.IsZero() {
+			t.Errorf("%+v: %v", i, at)
 		}
 	}
 }

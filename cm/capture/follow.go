@@ -3,10 +3,8 @@
 package capture
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/google/gopacket"
@@ -17,20 +15,21 @@ import (
 
 // Message is when a message of a connection passed, and how often.
 type Message struct {
-	Time    time.Time // of the first; zero if none was seen
+	Time    time.Time // of the first; zero if none was seen, or the capture has no times
 	Repeats int       // sent again, because no answer came
 	Copies  int       // the same packet again: duplicated on the way
 
+	seen      bool
 	psn, icrc uint32 // of the last
 }
 
 // Seen reports whether the message passed at all.
-func (m Message) Seen() bool { return !m.Time.IsZero() }
+func (m Message) Seen() bool { return m.seen }
 
 func (m *Message) add(at time.Time, b *roce.BTH) {
 	switch {
-	case !m.Seen():
-		m.Time = at
+	case !m.seen:
+		m.seen, m.Time = true, at
 	case m.psn == b.PSN && m.icrc == b.ICRC:
 		m.Copies++
 	default:
@@ -112,10 +111,14 @@ type Counts struct {
 	BadICRC   int `json:"bad_icrc"`  // whole packets with a wrong checksum; they count like others
 	Damaged   int `json:"damaged"`   // their headers make no sense
 	Unmatched int `json:"unmatched"` // CM messages of connections whose REQ was not captured
+	Left      int `json:"left"`      // REQs of connections that are too many to be followed
 	Unread    int `json:"unread"`    // management datagrams that are no CM message of a known version
 }
 
-// Follower follows connections. Its memory grows with their number.
+// maxConnections is how many are followed: some 400 bytes each.
+const maxConnections = 1 << 20
+
+// Follower follows connections, a million at most.
 type Follower struct {
 	Counts Counts
 	// Notes says, once for each kind, why a packet was not understood.
@@ -159,7 +162,11 @@ func (f *Follower) Add(p Frame) {
 	parser := f.parsers[first]
 	if parser == nil {
 		f.Counts.Damaged++
-		f.note(fmt.Sprintf("a packet begins with %v, which this does not read", first))
+		if p.Why != nil {
+			f.note(p.Why.Error())
+		} else {
+			f.note(fmt.Sprintf("a packet begins with %v, which this does not read", first))
+		}
 		return
 	}
 	err := parser.DecodeLayers(p.Data, &f.decoded)
@@ -184,6 +191,9 @@ func (f *Follower) Add(p Frame) {
 		}
 	}
 	is := func(l gopacket.LayerType) bool { return has[l-roce.LayerTypeGRH] }
+	if contains(f.decoded, layers.LayerTypeUDP) && f.stack.UDP.DstPort != roce.UDPPort {
+		return // it comes from that port, and gopacket takes it for RoCE too
+	}
 	if !is(roce.LayerTypeBTH) {
 		if err != nil && f.isRoCE() {
 			f.damaged(p, err)
@@ -324,6 +334,11 @@ func (f *Follower) matched(yes bool) bool {
 func (f *Follower) begin(k key, at time.Time, service uint64, qpn uint32) {
 	c := f.open[k]
 	if c == nil || c.transaction != f.stack.MAD.TransactionID {
+		if len(f.all) >= maxConnections {
+			f.Counts.Left++
+			f.note(fmt.Sprintf("more than %d connections: the others are only counted", maxConnections))
+			return
+		}
 		c = &Connection{Client: k.client, Server: k.server, Service: service, ClientID: k.id, ClientQPN: qpn, Datagram: k.datagram, transaction: f.stack.MAD.TransactionID}
 		f.all = append(f.all, c)
 		f.open[k] = c
@@ -358,7 +373,5 @@ func Name(service uint64) string {
 	case roce.PortSpaceIB:
 		return fmt.Sprintf("ib/%d", port)
 	}
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], service)
-	return "0x" + strings.TrimLeft(fmt.Sprintf("%x", b), "0")
+	return fmt.Sprintf("%#x", service)
 }

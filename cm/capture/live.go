@@ -79,7 +79,7 @@ func (l *Live) Next() (f Frame, err error) {
 	if rerr != nil {
 		return f, fmt.Errorf("capture: %s: %w", l.file.Name(), rerr)
 	}
-	return Frame{Time: stamp(l.oob[:oobn]), Data: l.buf[:min(n, len(l.buf))], Cut: n > len(l.buf), First: layers.LayerTypeEthernet}, nil
+	return Frame{Time: stamp(l.oob[:oobn]), Data: l.buf[:min(n, len(l.buf))], Cut: n > len(l.buf), Wire: n, First: layers.LayerTypeEthernet}, nil
 }
 
 // stamp returns the time at which the kernel saw a packet.

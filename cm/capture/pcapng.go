@@ -137,8 +137,13 @@ func (r *ngReader) describe(b []byte) error {
 	return nil
 }
 
-// at turns a time stamp into a time.
+// at turns a time stamp into a time; into none if that lies beyond the year 9999,
+// of which JSON knows nothing.
 func (i *ngInterface) at(stamp uint64) time.Time {
+	const latest = 1 << 37 // seconds, before the year 6400
+	if s := float64(stamp)/i.perSec + float64(i.offset); !(s >= 0 && s < latest) || max(i.offset, -i.offset) >= latest || i.offset == math.MinInt64 {
+		return time.Time{}
+	}
 	const nanoseconds = 1e9
 	switch i.perSec {
 	case 1e6: // exact, where it matters
@@ -186,6 +191,6 @@ func (r *ngReader) data(kind uint32, b []byte) (f Frame, link layers.LinkType, e
 	if int64(captured) > int64(len(b)-head) {
 		return f, 0, fmt.Errorf("%w: a packet of %d bytes in %d", errBlock, captured, len(b)-head)
 	}
-	f.Data, f.Cut = b[head:head+int(captured)], length > captured
+	f.Data, f.Cut, f.Wire = b[head:head+int(captured)], length > captured, int(length)
 	return f, i.link, nil
 }

@@ -23,7 +23,9 @@ type Frame struct {
 	Time  time.Time
 	Data  []byte // valid until the next one is read
 	Cut   bool   // longer on the wire than in the capture
+	Wire  int    // its length there, in bytes
 	First gopacket.LayerType
+	Why   error // that First is none: the type of the link is not read here
 }
 
 // Reader reads a capture, pcap or pcapng, front to back.
@@ -48,7 +50,7 @@ type classic struct{ r *pcapgo.Reader }
 
 func (c classic) packet() (Frame, layers.LinkType, error) {
 	data, ci, err := c.r.ReadPacketData()
-	return Frame{Time: ci.Timestamp, Data: data, Cut: ci.Length > ci.CaptureLength}, c.r.LinkType(), err
+	return Frame{Time: ci.Timestamp, Data: data, Cut: ci.Length > ci.CaptureLength, Wire: ci.Length}, c.r.LinkType(), err
 }
 
 // Magic numbers of the two formats (pcap: both byte orders, micro- and nanoseconds).
@@ -97,8 +99,9 @@ func (r *Reader) Next() (Frame, error) {
 		return f, fmt.Errorf("capture: packet %d: %w: the file is cut off or damaged there", r.read+1, err)
 	}
 	r.read++
-	if f.First, err = firstLayer(link); err != nil {
-		return f, fmt.Errorf("capture: packet %d: %w", r.read, err)
+	f.First, f.Why = firstLayer(link)
+	if _, only := r.source.(classic); only && f.Why != nil { // all are like that
+		return f, fmt.Errorf("capture: packet %d: %w", r.read, f.Why)
 	}
 	return f, nil
 }

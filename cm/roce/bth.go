@@ -77,11 +77,25 @@ func (o Opcode) String() string {
 	if o == CongestionNote {
 		return "CNP"
 	}
-	t, op := transportNames[o.Transport()], operationNames[o.Operation()]
-	if t == "" || op == "" {
+	if !o.defined() {
 		return fmt.Sprintf("opcode %#02x", uint8(o))
 	}
-	return t + " " + op
+	return transportNames[o.Transport()] + " " + operationNames[o.Operation()]
+}
+
+// defined reports whether table 38 has the operation for the transport. UC sends
+// and writes; a datagram is whole.
+func (o Opcode) defined() bool {
+	op := o.Operation()
+	switch o.Transport() {
+	case UC:
+		return op <= WriteOnlyImm
+	case UD:
+		return op == SendOnly || op == SendOnlyImm
+	case RC, RD, XRC:
+		return operationNames[op] != ""
+	}
+	return false
 }
 
 // header numbers the extended transport headers.
@@ -135,6 +149,9 @@ var answers = map[Opcode]bool{ReadFirst: true, ReadMiddle: true, ReadLast: true,
 // header (noHeader) first.
 var nextHeader = func() (t [256][numHeaders]header) {
 	put := func(o Opcode, chain ...header) {
+		if !o.defined() && o != CongestionNote {
+			return
+		}
 		at := noHeader
 		for _, h := range chain {
 			t[o][at] = h

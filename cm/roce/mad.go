@@ -202,8 +202,14 @@ const (
 	PortSpaceIB    PortSpace = 0x013f
 )
 
-// Service splits the service id of an rdma_cm connection into port space and port.
-func Service(id uint64) (space PortSpace, port uint16) { return PortSpace(id >> 16), uint16(id) }
+// Service splits the service id of an rdma_cm connection into port space and port;
+// of another service the space is 0.
+func Service(id uint64) (space PortSpace, port uint16) {
+	if id>>32 != 0 {
+		return 0, uint16(id)
+	}
+	return PortSpace(id >> 16), uint16(id)
+}
 
 // ServiceID puts them together.
 func ServiceID(space PortSpace, port uint16) uint64 { return uint64(space)<<16 | uint64(port) }

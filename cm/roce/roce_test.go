@@ -391,6 +391,8 @@ func TestWords(t *testing.T) {
 		(RC | SendOnly).String():                  "RC SEND only",
 		CongestionNote.String():                   "CNP",
 		Opcode(0xff).String():                     "opcode 0xff",
+		(UC | ReadRequest).String():               "opcode 0x2c",
+		(UD | WriteOnly).String():                 "opcode 0x6a",
 		NAKAccess.String():                        "NAK: remote access error",
 		Syndrome(0x2c).String():                   "RNR NAK, timer code 12",
 		Syndrome(0x1f).String():                   "ACK",

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ type captureCmd struct {
 	Interface string        `arg:"" help:"Network interface. RoCE that a card does in hardware does not pass the kernel: of a card, its own sniffer is needed."`
 	Write     string        `help:"Write the packets to this file in pcap format, - for standard output, instead of following connections." placeholder:"FILE"`
 	Duration  time.Duration `help:"End after this time; default: at Ctrl-C." placeholder:"TIME"`
+	Count     int           `help:"End after so many packets." placeholder:"N"`
 	Totals    bool          `help:"No line for each connection."`
 }
 
@@ -47,21 +49,25 @@ func (c *captureCmd) Run(e *env) error {
 		defer cancel()
 	}
 	var dropped int
-	stop := context.AfterFunc(ctx, func() {
+	ended := make(chan struct{})
+	end := func() {
+		defer close(ended)
 		dropped, _ = l.Dropped()
 		_ = l.Close() // of a socket
-	})
-	for err == nil {
+	}
+	stop := context.AfterFunc(ctx, end)
+	for n := 0; err == nil && (n < c.Count || c.Count == 0); n++ {
 		var f capture.Frame
 		if f, err = l.Next(); err == nil {
 			err = put(f)
 		}
 	}
-	if stop() { // not at its end: something failed
-		_ = l.Close()
+	if stop() { // something failed, or there are enough
+		end()
 	} else if errors.Is(err, os.ErrClosed) {
 		err = nil
 	}
+	<-ended
 	if dropped > 0 {
 		fmt.Fprintf(e.err, "devxlab capture: the kernel dropped %d packets: this was too slow for them\n", dropped)
 	}
@@ -86,12 +92,15 @@ func (c *captureCmd) sink(e *env) (put func(capture.Frame) error, done func() er
 		}
 		out, close = io.Writer(f), f.Close
 	}
-	w := pcapgo.NewWriterNanos(out)
+	b := bufio.NewWriterSize(out, 1<<16)
+	last := close
+	close = func() error { return errors.Join(b.Flush(), last()) }
+	w := pcapgo.NewWriterNanos(b)
 	if err := w.WriteFileHeader(1<<16, layers.LinkTypeEthernet); err != nil {
 		return nil, nil, errors.Join(err, close())
 	}
 	put = func(p capture.Frame) error {
-		return w.WritePacket(gopacket.CaptureInfo{Timestamp: p.Time, CaptureLength: len(p.Data), Length: len(p.Data)}, p.Data)
+		return w.WritePacket(gopacket.CaptureInfo{Timestamp: p.Time, CaptureLength: len(p.Data), Length: p.Wire}, p.Data)
 	}
 	return put, close, nil
 }

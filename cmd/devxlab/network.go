@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"devxlab.example/emu/fw"
 	"devxlab.example/emu/pci"
 	"devxlab.example/emu/wire"
 )
@@ -85,23 +86,26 @@ func (n *network) tapAll(path string, cards int, clock *wire.RealClock, began ti
 	return nil
 }
 
-// tappedWire is what a card is connected to if there is a tap.
+// tappedWire is what a card is connected to if there is a tap: its port, with
+// its rate.
 type tappedWire struct {
-	port *wire.Port // nil: the card is alone
-	own  *wire.TapInterface
+	*wire.Port
+	loopTap
 }
 
-// Send gives a frame to the wire, if there is one.
-func (w tappedWire) Send(frame []byte) {
-	if w.port != nil {
-		w.port.Send(frame)
-		return
-	}
-	w.own.Write(frame, "no wire")
-}
+var _ fw.PacedWire = tappedWire{}
 
-// Looped is what the card sends to itself.
-func (w tappedWire) Looped(frame []byte) { w.own.Write(frame, "loopback") }
+// aloneWire is what a card without a port is connected to if there is a tap.
+type aloneWire struct{ loopTap }
+
+// Send is what goes nowhere.
+func (w aloneWire) Send(frame []byte) { w.own.Write(frame, "no wire") }
+
+// loopTap sees what a card sends to itself.
+type loopTap struct{ own *wire.TapInterface }
+
+// Looped is such a frame.
+func (w loopTap) Looped(frame []byte) { w.own.Write(frame, "loopback") }
 
 // connect plugs a card into its port.
 func (n *network) connect(i int, f *pci.Function) {
@@ -110,10 +114,13 @@ func (n *network) connect(i int, f *pci.Function) {
 		port = n.ports[i]
 		port.Connect(f.Receive)
 	}
-	if n.tap != nil {
-		f.Connect(tappedWire{port, n.own[i]})
-	} else {
+	switch {
+	case n.tap == nil:
 		f.Connect(port)
+	case port == nil:
+		f.Connect(aloneWire{loopTap{n.own[i]}})
+	default:
+		f.Connect(tappedWire{port, loopTap{n.own[i]}})
 	}
 }
 

@@ -50,7 +50,7 @@ func (c *pcapCmd) Run(e *env) error {
 
 // pcapConnection is a connection as JSON has it; times in seconds.
 type pcapConnection struct {
-	Begin        time.Time `json:"begin"`
+	Begin        time.Time `json:"begin,omitzero"`
 	Client       string    `json:"client"`
 	Server       string    `json:"server"`
 	Service      string    `json:"service"`
@@ -79,7 +79,7 @@ var pcapSteps = []struct {
 
 func pcapStep(c *capture.Connection, i int) (took time.Duration, ok bool) {
 	from, to := pcapSteps[i].of(c)
-	return to.Time.Sub(from.Time), from.Seen() && to.Seen()
+	return to.Time.Sub(from.Time), !from.Time.IsZero() && !to.Time.IsZero()
 }
 
 func (c *pcapCmd) show(e *env, f *capture.Follower) error {

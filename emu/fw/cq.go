@@ -240,6 +240,10 @@ func (f *fence) turn(*HCA) (more bool) {
 	return false
 }
 
+// maxSettle is how many turns of the port a command waits for, at most: some 100 ms
+// of a port that never rests, since a driver waits a minute for its command.
+const maxSettle = 256
+
 // settle waits until the port has done what was asked of it before: a card sends
 // what was rung for long before its firmware has taken a command apart. Queues
 // that go on are waited for some turns, not for ever.
@@ -273,7 +277,7 @@ func (h *HCA) resize(q *cq, r *cqRing, in mlx5.ModifyCQIn) check {
 	if refused != ok {
 		return refused
 	}
-	h.settle(1<<r.log/turnPackets + 1)
+	h.settle(min(1<<r.log/turnPackets, maxSettle) + 1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h.mem.ReadDMA(r.record, r.ci[:]) != nil {

@@ -4,6 +4,7 @@ package fw
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 	"time"
 
 	"devxlab.example/mlx5"
@@ -44,15 +45,34 @@ type endpoint struct {
 	cnp     []byte        // to be sent at once
 	cnpNext time.Duration // not before
 
-	loop  bool // it hears its own multicasts
-	wait  bool // queued at the port, under the port's lock
-	last  lane // of the frame that was sent last
-	polls int  // looks at the receive queue since it went to ERR, while they become more seldom
+	loop  bool         // it hears its own multicasts
+	wait  bool         // queued at the port, under the port's lock
+	last  lane         // of the frame that was sent last; for the port's goroutine
+	way   atomic.Int32 // wayLast and so on
+	polls int          // looks at the receive queue since it went to ERR, while they become more seldom
 	poll  background
 }
 
 func (e *endpoint) queued() *bool { return &e.wait }
-func (e *endpoint) lane() lane    { return e.last }
+
+// lane is that of the last frame; of a queue pair that has a path but has sent
+// nothing any; and none of one that only flushes.
+func (e *endpoint) lane() lane {
+	switch e.way.Load() {
+	case wayQuiet:
+		return noLane
+	case wayNew:
+		return anyLane
+	}
+	return e.last
+}
+
+// Ways of an endpoint to wait for the wire.
+const (
+	wayLast  = iota // where it sent last
+	wayNew          // it has not sent on this path
+	wayQuiet        // it sends nothing
+)
 
 // current reports whether this is still the queue pair's data path. What a dead
 // queue pair has is being changed by whoever makes it the next one.
@@ -94,6 +114,7 @@ func (e *endpoint) send(h *HCA) {
 	}
 	for _, f := range out {
 		e.last = h.transmit(f, true, loop)
+		e.way.CompareAndSwap(wayNew, wayLast)
 	}
 }
 
@@ -192,7 +213,7 @@ func (h *HCA) follow(q *qp, to mlx5.State) {
 		}
 	case mlx5.StateSQER:
 		if e.recovers() {
-			e.flushSends(h)
+			more = e.flushSends(h)
 		}
 	case mlx5.StateRTR:
 		if was != mlx5.StateRTR {
@@ -206,7 +227,14 @@ func (h *HCA) follow(q *qp, to mlx5.State) {
 			e.req.start(c, h.profile.AckTimeout)
 		}
 	}
-	if to == mlx5.StateRTR || to == mlx5.StateRTS {
+	switch {
+	case to == mlx5.StateRST || to == mlx5.StateErr || to == mlx5.StateSQER:
+		e.way.Store(wayQuiet)
+		h.unpark(e)
+	case to == mlx5.StateRTR || to == mlx5.StateRTS:
+		if was != to {
+			e.way.Store(wayNew)
+		}
 		e.connect(h, c)
 	}
 	e.counters = h.counters.get(uint32(c.CounterSetID()))
@@ -462,7 +490,7 @@ func (e *endpoint) flushSends(h *HCA) (more bool) {
 // it went to ERR and then ever more seldom, but for as long as it is there.
 const (
 	firstPoll = time.Millisecond
-	maxPolls  = 7 // that double the time to the next: 128 ms at the end
+	maxPolls  = 10 // that double the time to the next: 1 s at the end
 )
 
 func (e *endpoint) pollLater(h *HCA) {

@@ -3,6 +3,7 @@
 package fw
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -18,8 +19,8 @@ type Wire interface {
 // PacedWire is a wire that has a rate, or may be told to pause, and says how much
 // waits for it, by priority. The port does not send faster than it takes: a queue
 // whose last frame had a priority of which much waits has its next turn when there
-// is room, as a port's transmit queue has credit. Its methods are called without
-// locks of the device.
+// is room, as a port's transmit queue has credit. Its methods must not call the
+// device back at once: a send queue's lock may be held.
 type PacedWire interface {
 	Wire
 	PriorityOf(frame []byte) int // 0 to 7
@@ -56,7 +57,10 @@ const (
 // lane is a priority of a paced wire; noLane is where nothing waits.
 type lane int8
 
-const noLane lane = -1
+const (
+	noLane  lane = -1
+	anyLane lane = -2 // not known yet: it waits if any is full
+)
 
 const numLanes = 8
 
@@ -153,7 +157,7 @@ func (h *HCA) crowded(l lane) {
 	p := &h.port
 	p.mu.Lock()
 	w := p.paced
-	if l == noLane || w == nil || p.full[l] {
+	if l < 0 || w == nil || p.full[l] {
 		p.mu.Unlock()
 		return
 	}
@@ -162,7 +166,7 @@ func (h *HCA) crowded(l lane) {
 		return
 	}
 	p.mu.Lock()
-	p.full[l] = true
+	p.full[l] = p.paced == w // or it was taken away, and nobody tells of room
 	p.mu.Unlock()
 	// It may have drained before it was called full, and then nobody tells.
 	if w.Backlog(int(l)) <= backlogLow {
@@ -178,11 +182,30 @@ func (p *port) park(r runner) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.full[l] || p.closed {
+	if l == anyLane {
+		l = lane(slices.Index(p.full[:], true))
+	}
+	if l < 0 || !p.full[l] || p.closed {
 		return false
 	}
 	p.parked[l] = append(p.parked[l], r)
 	return true
+}
+
+// unpark gives a queue that waits for a lane its turn nevertheless: it has
+// something to do that sends nothing.
+func (h *HCA) unpark(r runner) {
+	p := &h.port
+	p.mu.Lock()
+	for l := range p.parked {
+		if i := slices.Index(p.parked[l], r); i >= 0 {
+			p.parked[l] = slices.Delete(p.parked[l], i, i+1)
+			p.run = append(p.run, r)
+			h.start()
+			return
+		}
+	}
+	p.mu.Unlock()
 }
 
 // Receive takes a frame that arrives at the port. The frame belongs to the

@@ -14,8 +14,8 @@ import (
 // lose a frame at it nor fill it without bound, and use the whole of it.
 func TestPacedWire(t *testing.T) {
 	const (
-		pairs    = 4
-		messages = 40
+		pairs    = 24 // first turns that are more than a wire holds
+		messages = 6
 		size     = 64 << 10
 		held     = 512 << 10 // what waits at most: half of the queue that a wire has by default
 		rate     = 10_000_000_000
@@ -28,7 +28,7 @@ func TestPacedWire(t *testing.T) {
 	var from []*end
 	for range pairs {
 		x, y := a.end(mlx5.STRC), b.end(mlx5.STRC)
-		connect(x, y, link{mlx5.MTU1024, 14, 7})
+		connect(x, y, link{mlx5.MTU4096, 14, 7})
 		from = append(from, x)
 	}
 	start := clock.Now()
@@ -44,7 +44,7 @@ func TestPacedWire(t *testing.T) {
 	}
 	took := clock.Now() - start
 	st := l.A.Stats(wire.Out)
-	const packets = pairs * messages * size / 1024
+	const packets = pairs * messages * size / 4096
 	if st.Sent != packets || st.Delivered != packets {
 		t.Errorf("%d frames sent and %d delivered, %d needed", st.Sent, st.Delivered, packets)
 	}
