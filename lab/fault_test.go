@@ -148,11 +148,15 @@ func faultRunWarns(t *testing.T, o Options, hca string, steps []step, warns bool
 	}
 }
 
+// slowHost is what a guest's kernel says if the host gave it no time.
+var slowHost = regexp.MustCompile(`(?m)^dmesg: .*(hrtimer: interrupt took|clocksource: timekeeping watchdog|workqueue: .* hogged CPU).*\n`)
+
 // checkStep checks the output of a step. warns says that the kernel's own warning
 // may be in it.
 func checkStep(t *testing.T, s step, text string, warns bool) {
 	t.Run(s.name, func(t *testing.T) {
 		t.Log(text)
+		text := slowHost.ReplaceAllString(text, "")
 		for _, w := range s.want {
 			not, word := strings.HasPrefix(w, "!"), strings.TrimPrefix(w, "!")
 			if regexp.MustCompile(word).MatchString(text) == not {
@@ -230,9 +234,7 @@ var recoverable = []step{
 		[]string{"under way", "exit 3: .* unknown", "exit 3: .*no RDMA device", "works again"}},
 	{"reset", "fault reset:op=RTR2RTS_QP,user,nth=300\nprog " + batchOf + "\nworks",
 		[]string{"exit 3: ", "device gone", "Fatal error 3 detected", "health recovery succeeded|device recovered", "works again"}},
-	{"eq-async", "rescan\nfault eq:queue=async\nip link set $(ls $PCI/net) down\nip link set $(ls $PCI/net) up\nsleep 1\nprog devxlab qp rts mlx5_0\nrescan",
-		[]string{"exit 0: ", "Link down", "!Link up", "works again"}},
-	{"unplug", "fault unplug:op=RTR2RTS_QP,user,nth=300,for=3s\nprog " + batchOf + "\nworks",
+	{"unplug", "rescan\nfault unplug:op=RTR2RTS_QP,user,nth=300,for=3s\nprog " + batchOf + "\nworks",
 		[]string{"exit 3: ", "device gone", "Fatal error 1 detected", "health recovery succeeded|device recovered", "works again"}},
 }
 
@@ -262,8 +264,10 @@ func TestLabFaultReload(t *testing.T) {
 	faultRun(t, o, quick, []step{
 		{"reload", "begin " + batchOf + "\ndevlink dev reload pci/$BDF; echo reload $?\nend\nworks", []string{"under way", "exit 3: ", "reload 0", "works again"}},
 		{"reporter", "fault health:syndrome=0x10\nsleep 1\ndevlink health diagnose pci/$BDF reporter fw\nfault health:syndrome=0\nworks", []string{"Syndrome: 16", "works again"}},
-		{"eq-async", "fault eq:queue=async\nip link set $(ls $PCI/net) down\nip link set $(ls $PCI/net) up\nsleep 1\ndevlink health diagnose pci/$BDF reporter fw\nworks",
-			[]string{"Syndrome: 12", "!Link up", "works again"}},
+		// At the end, and no removal after it: the driver's reporter may be at work, which it waits for only after it has
+		// taken its devlink back, and the kernel warns (6.1: remove_one, devlink_recover_notify).
+		{"eq-async", "fault eq:queue=async\nip link set $(ls $PCI/net) down\nip link set $(ls $PCI/net) up\nsleep 1\nprog devxlab qp rts mlx5_0\ndevlink health diagnose pci/$BDF reporter fw\nworks",
+			[]string{"exit 0: ", "Syndrome: 12", "Link down", "!Link up", "works again"}},
 	})
 }
 
