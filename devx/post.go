@@ -59,21 +59,18 @@ func (q *QP) Queues() Queues {
 // mlx5.SendWQE.Encode returns them. Everything that was written before is visible
 // to the device when it looks.
 func (q *QP) Post(pi uint16, doorbell uint64) error {
-	if err := q.obj.use(); err != nil {
+	if err := q.produced(recordSend, pi); err != nil {
 		return err
 	}
-	defer q.obj.unuse()
-	w := q.Queues()
-	if w.record == nil {
-		return errNoQueues
-	}
-	storeBig(w.record[recordSend:], uint32(pi))
 	return q.uar.Ring(mlx5.DoorbellSend, doorbell)
 }
 
 // PostRecv tells the device that receive entries have been written up to the
 // producer index pi. No doorbell is rung for them.
-func (q *QP) PostRecv(pi uint16) error {
+func (q *QP) PostRecv(pi uint16) error { return q.produced(recordRecv, pi) }
+
+// produced stores a producer index in the doorbell record.
+func (q *QP) produced(at int, pi uint16) error {
 	if err := q.obj.use(); err != nil {
 		return err
 	}
@@ -82,7 +79,7 @@ func (q *QP) PostRecv(pi uint16) error {
 	if w.record == nil {
 		return errNoQueues
 	}
-	storeBig(w.record[recordRecv:], uint32(pi))
+	storeBig(w.record[at:], uint32(pi))
 	return nil
 }
 

@@ -45,14 +45,13 @@ type Submitter struct {
 }
 
 // A submitter lets the scheduler in after yieldEvery calls, and after yieldTime
-// if they take long. Go's
-// monitor takes the processor from a goroutine that was not scheduled for 10 ms
-// as soon as it is in a system call (sysmon and retake in runtime/proc.go), and
-// from then on in every call: two more context switches for each command. A
-// goroutine that was scheduled in time keeps its processor as long as another
-// is idle, so GOMAXPROCS should be greater than the number of submitters.
-// Yielding has a price too, so not each time. A command of more than 10 ms loses
-// the processor whatever is done here.
+// if they take long. Go's monitor takes the processor from a goroutine that was
+// not scheduled for 10 ms as soon as it is in a system call (sysmon and retake in
+// runtime/proc.go), and from then on in every call: two more context switches for
+// each command. A goroutine that was scheduled in time keeps its processor as long
+// as another is idle, so GOMAXPROCS should be greater than the number of
+// submitters. Yielding has a price too, so not each time. A command of more than
+// 10 ms loses the processor whatever is done here.
 const (
 	yieldEvery = 8
 	yieldTime  = 4 * time.Millisecond

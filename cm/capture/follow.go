@@ -5,6 +5,7 @@ package capture
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/google/gopacket"
@@ -191,7 +192,7 @@ func (f *Follower) Add(p Frame) {
 		}
 	}
 	is := func(l gopacket.LayerType) bool { return has[l-roce.LayerTypeGRH] }
-	if contains(f.decoded, layers.LayerTypeUDP) && f.stack.UDP.DstPort != roce.UDPPort {
+	if slices.Contains(f.decoded, layers.LayerTypeUDP) && f.stack.UDP.DstPort != roce.UDPPort {
 		return // it comes from that port, and gopacket takes it for RoCE too
 	}
 	if !is(roce.LayerTypeBTH) {
@@ -255,7 +256,7 @@ func (f *Follower) addresses(v1 bool) (src, dst netip.Addr) {
 	switch {
 	case v1:
 		return netip.AddrFrom16(s.GRH.SGID), netip.AddrFrom16(s.GRH.DGID)
-	case contains(f.decoded, layers.LayerTypeIPv4):
+	case slices.Contains(f.decoded, layers.LayerTypeIPv4):
 		src, _ = netip.AddrFromSlice(s.IPv4.SrcIP)
 		dst, _ = netip.AddrFromSlice(s.IPv4.DstIP)
 	default:
@@ -263,15 +264,6 @@ func (f *Follower) addresses(v1 bool) (src, dst netip.Addr) {
 		dst, _ = netip.AddrFromSlice(s.IPv6.DstIP)
 	}
 	return src, dst
-}
-
-func contains(list []gopacket.LayerType, l gopacket.LayerType) bool {
-	for _, x := range list {
-		if x == l {
-			return true
-		}
-	}
-	return false
 }
 
 func (f *Follower) message(at time.Time, src, dst netip.Addr) {

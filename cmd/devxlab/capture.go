@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -84,23 +83,23 @@ func (c *captureCmd) sink(e *env) (put func(capture.Frame) error, done func() er
 		}
 		return put, func() error { return (&pcapCmd{Totals: c.Totals}).show(e, f) }, nil
 	}
-	out, close := e.out, func() error { return nil }
+	out, end := e.out, func() error { return nil }
 	if c.Write != "-" {
 		f, err := os.Create(c.Write)
 		if err != nil {
 			return nil, nil, err
 		}
-		out, close = io.Writer(f), f.Close
+		out, end = f, f.Close
 	}
 	b := bufio.NewWriterSize(out, 1<<16)
-	last := close
-	close = func() error { return errors.Join(b.Flush(), last()) }
+	last := end
+	end = func() error { return errors.Join(b.Flush(), last()) }
 	w := pcapgo.NewWriterNanos(b)
 	if err := w.WriteFileHeader(1<<16, layers.LinkTypeEthernet); err != nil {
-		return nil, nil, errors.Join(err, close())
+		return nil, nil, errors.Join(err, end())
 	}
 	put = func(p capture.Frame) error {
 		return w.WritePacket(gopacket.CaptureInfo{Timestamp: p.Time, CaptureLength: len(p.Data), Length: p.Wire}, p.Data)
 	}
-	return put, close, nil
+	return put, end, nil
 }

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -136,21 +138,8 @@ func pcapStates(all []*capture.Connection) [][]string {
 		again += k.Repeats()
 		twice += k.Copies()
 	}
-	var states []string
-	for s := range count {
-		states = append(states, s)
-	}
-	slices.SortFunc(states, func(a, b string) int {
-		if d := count[b] - count[a]; d != 0 {
-			return d
-		}
-		if a < b {
-			return -1
-		}
-		return 1
-	})
 	rows := [][]string{{"connections", "state"}}
-	for _, s := range states {
+	for _, s := range slices.SortedFunc(maps.Keys(count), func(a, b string) int { return cmp.Or(count[b]-count[a], cmp.Compare(a, b)) }) {
 		rows = append(rows, []string{strconv.Itoa(count[s]), s})
 	}
 	return append(rows, []string{strconv.Itoa(again), "messages were sent again"}, []string{strconv.Itoa(twice), "packets came twice"})

@@ -47,32 +47,22 @@ type endpoint struct {
 
 	loop  bool         // it hears its own multicasts
 	wait  bool         // queued at the port, under the port's lock
-	last  lane         // of the frame that was sent last; for the port's goroutine
-	way   atomic.Int32 // wayLast and so on
+	last  atomic.Int32 // lane of the frame that was sent last; before the first, of the path
+	quiet atomic.Bool  // it sends nothing: it is in RESET, or only flushes
 	polls int          // looks at the receive queue since it went to ERR, while they become more seldom
 	poll  background
 }
 
 func (e *endpoint) queued() *bool { return &e.wait }
 
-// lane is that of the last frame; of a queue pair that has a path but has sent
-// nothing any; and none of one that only flushes.
+// lane is that of the path, or of the last frame; none of a queue pair that sends
+// nothing.
 func (e *endpoint) lane() lane {
-	switch e.way.Load() {
-	case wayQuiet:
+	if e.quiet.Load() {
 		return noLane
-	case wayNew:
-		return anyLane
 	}
-	return e.last
+	return lane(e.last.Load())
 }
-
-// Ways of an endpoint to wait for the wire.
-const (
-	wayLast  = iota // where it sent last
-	wayNew          // it has not sent on this path
-	wayQuiet        // it sends nothing
-)
 
 // current reports whether this is still the queue pair's data path. What a dead
 // queue pair has is being changed by whoever makes it the next one.
@@ -113,8 +103,7 @@ func (e *endpoint) send(h *HCA) {
 		h.transmit(cnp, true, false)
 	}
 	for _, f := range out {
-		e.last = h.transmit(f, true, loop)
-		e.way.CompareAndSwap(wayNew, wayLast)
+		e.last.Store(int32(h.transmit(f, true, loop)))
 	}
 }
 
@@ -229,13 +218,14 @@ func (h *HCA) follow(q *qp, to mlx5.State) {
 	}
 	switch {
 	case to == mlx5.StateRST || to == mlx5.StateErr || to == mlx5.StateSQER:
-		e.way.Store(wayQuiet)
+		e.quiet.Store(true)
 		h.unpark(e)
 	case to == mlx5.StateRTR || to == mlx5.StateRTS:
-		if was != to {
-			e.way.Store(wayNew)
-		}
 		e.connect(h, c)
+		if was != to {
+			e.last.Store(int32(h.laneOf(e)))
+		}
+		e.quiet.Store(false)
 	}
 	e.counters = h.counters.get(uint32(c.CounterSetID()))
 	if c.CounterSetID() == 0 {
@@ -526,9 +516,10 @@ func (h *HCA) newEndpoint(q *qp, id uint32, uid uint16, s *sendQueue, r *recvQue
 	// makes some under its own uid.
 	kernel := uid == 0 && c.Rlky()
 	e := &endpoint{
-		q: q, st: mlx5.ServiceType(c.St()), sq: s, rq: r, recvIdx: c.UserIndex(), kernel: kernel, last: noLane,
+		q: q, st: mlx5.ServiceType(c.St()), sq: s, rq: r, recvIdx: c.UserIndex(), kernel: kernel,
 		who: user{pd: c.PD(), qpn: id, reserved: kernel}, loop: !c.BlockLbMc(),
 	}
+	e.quiet.Store(true)
 	switch e.st {
 	case mlx5.STXRC:
 		e.kind = kindXRC

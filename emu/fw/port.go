@@ -57,10 +57,7 @@ const (
 // lane is a priority of a paced wire; noLane is where nothing waits.
 type lane int8
 
-const (
-	noLane  lane = -1
-	anyLane lane = -2 // not known yet: it waits if any is full
-)
+const noLane lane = -1
 
 const numLanes = 8
 
@@ -157,7 +154,7 @@ func (h *HCA) crowded(l lane) {
 	p := &h.port
 	p.mu.Lock()
 	w := p.paced
-	if l < 0 || w == nil || p.full[l] {
+	if l == noLane || w == nil || p.full[l] {
 		p.mu.Unlock()
 		return
 	}
@@ -182,10 +179,7 @@ func (p *port) park(r runner) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l == anyLane {
-		l = lane(slices.Index(p.full[:], true))
-	}
-	if l < 0 || !p.full[l] || p.closed {
+	if !p.full[l] || p.closed {
 		return false
 	}
 	p.parked[l] = append(p.parked[l], r)
@@ -364,6 +358,22 @@ func (h *HCA) transmit(frame []byte, rdma, loop bool) lane {
 		w.Send(frame)
 	}
 	return l
+}
+
+// laneOf returns where the frames of a queue pair's path wait. That of datagrams is
+// not known before they are sent.
+func (h *HCA) laneOf(e *endpoint) lane {
+	h.port.mu.Lock()
+	paced := h.port.paced
+	h.port.mu.Unlock()
+	if paced == nil || !e.connected() {
+		return noLane
+	}
+	frame, _ := e.route.frame(&header{qpn: e.remote}, 0)
+	if h.vport.is(frame) {
+		return noLane
+	}
+	return lane(paced.PriorityOf(frame) & (numLanes - 1))
 }
 
 // loopback gives a multicast frame of a send queue to the receive queues that

@@ -210,7 +210,7 @@ func (h *HCA) createSQ(c command) check {
 		u.hold(entryOf(h.tiss.get(ctx.TISNum0())), true, badTIS)
 	}
 	return h.make(c, h.sqs, &u, ctx[:mlx5.SQCSize], func(id uint32, r *resource) {
-		r.queue.Store(&sendQueue{number: id, index: ctx.UserIndex(), cq: q.ring.Load(), buf: b, log: ctx.WQ().LogWQSz(), record: ctx.WQ().DBRAddr(), who: user{ctx.WQ().PD(), anyQPN, c.uid == 0 && ctx.Rlky()}, wqe: new(wqe), last: anyLane})
+		r.queue.Store(&sendQueue{number: id, index: ctx.UserIndex(), cq: q.ring.Load(), buf: b, log: ctx.WQ().LogWQSz(), record: ctx.WQ().DBRAddr(), who: user{ctx.WQ().PD(), anyQPN, c.uid == 0 && ctx.Rlky()}, wqe: new(wqe), last: noLane})
 	})
 }
 

@@ -402,9 +402,17 @@ func (f *File) undo(op mlx5.Op, id uint32) unix.Errno {
 	if op != mlx5.OpAllocUAR || f.d.uarUID() {
 		cmd.SetUID(uint16(f.uid.Load()))
 	}
+	var pin *pinned
+	if op == mlx5.OpCreateUmem {
+		pin = f.d.mem.take(id) // before another can have the number
+	}
 	errno := f.exec(in[:], out[:])
-	if op == mlx5.OpCreateUmem && errno == 0 {
-		f.d.mem.unpin(id) // the device uses it no more
+	switch {
+	case pin == nil:
+	case errno == 0:
+		f.d.mem.drop(pin) // the device uses it no more
+	default:
+		f.d.mem.settle(pin, id)
 	}
 	if op == mlx5.OpAllocUAR && !f.gone.Load() {
 		return 0 // the driver does not look (mlx5_ib_mmap_free), so a page in use is lost

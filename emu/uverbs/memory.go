@@ -84,15 +84,14 @@ func (m *memory) settle(p *pinned, umem uint32) {
 	m.umems[umem] = p
 }
 
-// unpin ends the device's access to user memory that was destroyed.
-func (m *memory) unpin(umem uint32) {
+// take takes the pin of user memory with a number, nil if there is none. The
+// device may access it until settle or drop follows, as after pin.
+func (m *memory) take(umem uint32) *pinned {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	p := m.umems[umem]
 	delete(m.umems, umem)
-	m.mu.Unlock()
-	if p != nil {
-		m.drop(p)
-	}
+	return p
 }
 
 // drop takes a pin back. Accesses to it have ended when it returns.

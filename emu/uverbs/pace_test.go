@@ -90,6 +90,18 @@ func TestPacedPriorities(t *testing.T) {
 		ends[pausedDSCP].post(write)
 		ends[0].completes(mlx5.CQERequest, 0)
 	}
+	// Nor those that are new, or that talk with the device itself.
+	pause(0xffff)
+	clock.SleepUntil(clock.Now() + time.Millisecond)
+	a.path.TClass, b.path.TClass = mlx5.Set(0), mlx5.Set(0)
+	x, y := a.end(mlx5.STRC), b.end(mlx5.STRC)
+	connect(x, y, link{mlx5.MTU1024, 22, 7})
+	x.post(write)
+	x.completes(mlx5.CQERequest, 0)
+	own, other := a.end(mlx5.STRC), a.end(mlx5.STRC)
+	connect(own, other, link{mlx5.MTU1024, 22, 7})
+	own.post(mlx5.SendWQE{Op: mlx5.WQEWrite, Signaled: true, RemoteAddr: a.mem.Addr(), RKey: a.key.Key(), Data: write.Data})
+	own.completes(mlx5.CQERequest, 0)
 	if c, ok := ends[pausedDSCP].poll(); ok {
 		t.Fatalf("a completion although its priority was paused: %x", []byte(c))
 	}
@@ -100,7 +112,7 @@ func TestPacedPriorities(t *testing.T) {
 	for range 20 {
 		ends[pausedDSCP].completes(mlx5.CQERequest, 0)
 	}
-	if st := l.A.Stats(wire.Out); st.Dropped != [len(st.Dropped)]uint64{} || st.Sent != 2*20*64 {
+	if st := l.A.Stats(wire.Out); st.Dropped != [len(st.Dropped)]uint64{} || st.Sent != (2*20+1)*64 {
 		t.Errorf("%+v", st)
 	}
 }

@@ -203,3 +203,18 @@ func TestNamedHeaders(t *testing.T) {
 		}
 	}
 }
+
+// What is committed and what is made: the same, another, none.
+func TestCompare(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.go"), []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Compare(dir, map[string][]byte{"a.go": []byte("a")}); err != nil {
+		t.Error(err)
+	}
+	err := Compare(dir, map[string][]byte{"a.go": []byte("b"), "c.go": nil})
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "a.go differs") {
+		t.Error(err)
+	}
+}
