@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"devxlab.example/internal/cheader"
+	"devxlab.example/internal/cstruct"
 )
 
 // spec is the drivers' declarations, attribute by attribute: name, kind, bytes,
@@ -137,7 +138,7 @@ func TestTableIsUnambiguous(t *testing.T) {
 
 // The numbers are those that the headers give to the names.
 func TestNumbers(t *testing.T) {
-	h, err := cheader.Parse(headers(t, "ib_user_ioctl_cmds.h", "mlx5_user_ioctl_cmds.h"))
+	h, err := cheader.Parse(cstruct.Headers(t, "ib_user_ioctl_cmds.h", "mlx5_user_ioctl_cmds.h"))
 	if err != nil {
 		t.Fatal(err)
 	}

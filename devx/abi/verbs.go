@@ -347,3 +347,61 @@ const (
 	CmdHdrSize   = 8  // struct ib_uverbs_cmd_hdr
 	ExCmdHdrSize = 16 // struct ib_uverbs_ex_cmd_hdr
 )
+
+// GlobalRoute is struct ib_uverbs_global_route.
+type GlobalRoute struct {
+	DGID         [16]byte `c:"dgid"`
+	FlowLabel    uint32   `c:"flow_label"`
+	SGIDIndex    uint8    `c:"sgid_index"`
+	HopLimit     uint8    `c:"hop_limit"`
+	TrafficClass uint8    `c:"traffic_class"`
+	Reserved     uint8    `c:"reserved"`
+}
+
+// AHAttr is struct ib_uverbs_ah_attr.
+type AHAttr struct {
+	GRH         GlobalRoute `c:"grh"`
+	DLID        uint16      `c:"dlid"`
+	SL          uint8       `c:"sl"`
+	SrcPathBits uint8       `c:"src_path_bits"`
+	StaticRate  uint8       `c:"static_rate"`
+	IsGlobal    uint8       `c:"is_global"`
+	PortNum     uint8       `c:"port_num"`
+	Reserved    uint8       `c:"reserved"`
+}
+
+// QPAttr is struct ib_uverbs_qp_attr: the attributes that a connection manager
+// wants a queue pair to have.
+type QPAttr struct {
+	AttrMask         uint32   `c:"qp_attr_mask"`
+	State            uint32   `c:"qp_state"`
+	CurState         uint32   `c:"cur_qp_state"`
+	PathMTU          uint32   `c:"path_mtu"`
+	PathMigState     uint32   `c:"path_mig_state"`
+	QKey             uint32   `c:"qkey"`
+	RQPSN            uint32   `c:"rq_psn"`
+	SQPSN            uint32   `c:"sq_psn"`
+	DestQPNum        uint32   `c:"dest_qp_num"`
+	AccessFlags      uint32   `c:"qp_access_flags"`
+	AH               AHAttr   `c:"ah_attr"`
+	AltAH            AHAttr   `c:"alt_ah_attr"`
+	MaxSendWR        uint32   `c:"max_send_wr"`
+	MaxRecvWR        uint32   `c:"max_recv_wr"`
+	MaxSendSGE       uint32   `c:"max_send_sge"`
+	MaxRecvSGE       uint32   `c:"max_recv_sge"`
+	MaxInlineData    uint32   `c:"max_inline_data"`
+	PkeyIndex        uint16   `c:"pkey_index"`
+	AltPkeyIndex     uint16   `c:"alt_pkey_index"`
+	EnSQDAsyncNotify uint8    `c:"en_sqd_async_notify"`
+	SQDraining       uint8    `c:"sq_draining"`
+	MaxRdAtomic      uint8    `c:"max_rd_atomic"`
+	MaxDestRdAtomic  uint8    `c:"max_dest_rd_atomic"`
+	MinRNRTimer      uint8    `c:"min_rnr_timer"`
+	PortNum          uint8    `c:"port_num"`
+	Timeout          uint8    `c:"timeout"`
+	RetryCnt         uint8    `c:"retry_cnt"`
+	RNRRetry         uint8    `c:"rnr_retry"`
+	AltPortNum       uint8    `c:"alt_port_num"`
+	AltTimeout       uint8    `c:"alt_timeout"`
+	Reserved         [5]uint8 `c:"reserved"`
+}

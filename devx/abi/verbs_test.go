@@ -4,29 +4,14 @@ package abi
 
 import (
 	"reflect"
-	"regexp"
-	"strings"
 	"testing"
-)
 
-// flatten writes out the structs that others have as members: layoutOf knows
-// only members of a plain type.
-func flatten(t *testing.T, text string) string {
-	t.Helper()
-	for _, name := range []string{"ib_uverbs_qp_dest", "ib_uverbs_modify_qp", "mlx5_ib_create_qp_dci_streams"} {
-		m := regexp.MustCompile(`(?s)struct ` + name + ` \{(.*?)\};`).FindStringSubmatch(text)
-		if m == nil {
-			t.Fatalf("no struct %s", name)
-		}
-		body := strings.ReplaceAll(m[1], "__aligned_u64 driver_data[0];", "")
-		text = regexp.MustCompile(`struct\s+`+name+`\s+(\w+);`).ReplaceAllString(text, "struct {"+body+"} $1;")
-	}
-	return strings.ReplaceAll(text, "__s32", "__u32")
-}
+	"devxlab.example/internal/cstruct"
+)
 
 // The layouts are those that the installed headers give to the structs.
 func TestVerbsStructs(t *testing.T) {
-	text := flatten(t, headers(t, "ib_user_verbs.h", "mlx5-abi.h"))
+	text := cstruct.Headers(t, "ib_user_verbs.h", "mlx5-abi.h")
 	for name, v := range map[string]any{
 		"ib_uverbs_cmd_hdr": CmdHdr{}, "ib_uverbs_ex_cmd_hdr": ExCmdHdr{},
 		"ib_uverbs_alloc_pd": AllocPD{}, "ib_uverbs_alloc_pd_resp": AllocPDResp{}, "mlx5_ib_alloc_pd_resp": MLX5AllocPDResp{},
@@ -40,24 +25,10 @@ func TestVerbsStructs(t *testing.T) {
 		"ib_uverbs_qp_dest": QPDest{}, "ib_uverbs_modify_qp": ModifyQP{},
 		"ib_uverbs_ex_modify_qp": ExModifyQP{}, "ib_uverbs_ex_modify_qp_resp": ExModifyQPResp{},
 		"ib_uverbs_query_qp": QueryQP{}, "ib_uverbs_query_qp_resp": QueryQPResp{},
+		"ib_uverbs_global_route": GlobalRoute{}, "ib_uverbs_ah_attr": AHAttr{}, "ib_uverbs_qp_attr": QPAttr{},
 		"ib_uverbs_destroy_qp": DestroyQP{}, "ib_uverbs_destroy_qp_resp": DestroyQPResp{},
 	} {
-		s, typ := layoutOf(t, text, name), reflect.TypeOf(v)
-		if s.size != int(typ.Size()) {
-			t.Errorf("%s has %d bytes, struct %s %d", typ, typ.Size(), name, s.size)
-		}
-		covered := 0
-		for i := range typ.NumField() {
-			f := typ.Field(i)
-			want, ok := s.at[f.Tag.Get("c")]
-			if got := [2]int{int(f.Offset), int(f.Type.Size())}; !ok || got != want {
-				t.Errorf("%s.%s is at %v, %s of struct %s at %v", typ, f.Name, got, f.Tag.Get("c"), name, want)
-			}
-			covered += int(f.Type.Size())
-		}
-		if covered != s.size {
-			t.Errorf("%s: members have %d of %d bytes: something is hidden in padding", typ, covered, s.size)
-		}
+		cstruct.Check(t, text, name, v)
 	}
 }
 
