@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Package headergen makes the generated files of packages mlx5, devx/abi and
+// Package headergen makes the generated files of packages mlx5, devx/abi, cm/abi and
 // cm/roce from the kernel headers that a distribution installs.
 //
 // The result is committed, so that users need no headers; a test of each

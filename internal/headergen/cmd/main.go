@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 
-// Command cmd writes the generated files of a package: cmd mlx5|abi|cm DIR.
+// Command cmd writes the generated files of a package: cmd mlx5|abi|cm|ucm DIR.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) != 2 {
-		return fmt.Errorf("usage: headergen mlx5|abi|cm DIR")
+		return fmt.Errorf("usage: headergen mlx5|abi|cm|ucm DIR")
 	}
 	var files map[string][]byte
 	var err error
@@ -35,6 +35,8 @@ func run(args []string) error {
 		files, err = headergen.ABI()
 	case "cm":
 		files, err = headergen.CM()
+	case "ucm":
+		files, err = headergen.UCM()
 	default:
 		err = fmt.Errorf("unknown package %q", args[0])
 	}

@@ -10,7 +10,7 @@ import (
 
 func TestRunRefuses(t *testing.T) {
 	for _, args := range [][]string{nil, {"mlx5"}, {"mlx5", ".", "."}} {
-		if err := run(args); err == nil || err.Error() != "usage: headergen mlx5|abi|cm DIR" {
+		if err := run(args); err == nil || err.Error() != "usage: headergen mlx5|abi|cm|ucm DIR" {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
