@@ -125,9 +125,9 @@ type QPCap struct {
 // other way round in the QP context.
 var verbsState = [...]mlx5.State{mlx5.StateRST, mlx5.StateInit, mlx5.StateRTR, mlx5.StateRTS, mlx5.StateSQD, mlx5.StateSQER, mlx5.StateErr}
 
-// toVerbsState returns the state's number in verbs; one that they do not have is
+// VerbsState returns the number of a state in verbs (enum ib_qp_state); one that they do not have is
 // left as it is, for the kernel to refuse.
-func toVerbsState(s mlx5.State) uint8 {
+func VerbsState(s mlx5.State) uint8 {
 	for i, v := range verbsState {
 		if v == s {
 			return uint8(i)
@@ -173,7 +173,7 @@ func fromVerbsAccess(v uint32) (a mlx5.Access) {
 func (a *QPAttr) put(m *abi.ModifyQP, handle uint32, mask AttrMask) {
 	*m = abi.ModifyQP{
 		QPHandle: handle, AttrMask: uint32(mask), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPNum: a.DestQPN,
-		QPAccessFlags: toVerbsAccess(a.Access), PkeyIndex: a.PkeyIndex, QPState: toVerbsState(a.State), CurQPState: toVerbsState(a.CurState),
+		QPAccessFlags: toVerbsAccess(a.Access), PkeyIndex: a.PkeyIndex, QPState: VerbsState(a.State), CurQPState: VerbsState(a.CurState),
 		PathMTU: uint8(a.PathMTU), PathMigState: a.PathMigState, MaxRdAtomic: a.MaxRdAtomic, MaxDestRdAtomic: a.MaxDestRdAtomic,
 		MinRNRTimer: a.MinRNRTimer, PortNum: a.Port, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry,
 		Dest: abi.QPDest{
@@ -353,4 +353,26 @@ func (a *QPAttr) fromQPC(q mlx5.QPC) {
 	if a.AV.DGID != [16]byte{} {
 		a.AV.SL = p.EthPrio()
 	}
+}
+
+// AHAttrOf reads an address vector as the connection manager's file answers with it
+// (struct ib_uverbs_ah_attr).
+func AHAttrOf(a *abi.AHAttr) AHAttr {
+	v := AHAttr{DLID: a.DLID, SL: a.SL, StaticRate: a.StaticRate, Port: a.PortNum}
+	if g := &a.GRH; a.IsGlobal != 0 {
+		v.DGID, v.FlowLabel, v.SGIDIndex, v.HopLimit, v.TrafficClass = g.DGID, g.FlowLabel, g.SGIDIndex, g.HopLimit, g.TrafficClass
+	}
+	return v
+}
+
+// QPAttrOf reads the attributes that the connection manager wants a queue pair to
+// have (struct ib_uverbs_qp_attr), and which of them count.
+func QPAttrOf(a *abi.QPAttr) (QPAttr, AttrMask) {
+	return QPAttr{
+		State: fromVerbsState(uint8(a.State)), CurState: fromVerbsState(uint8(a.CurState)), Access: fromVerbsAccess(a.AccessFlags), PkeyIndex: a.PkeyIndex,
+		Port: a.PortNum, QKey: a.QKey, AV: AHAttrOf(&a.AH), PathMTU: mlx5.MTU(a.PathMTU), Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry,
+		RQPSN: a.RQPSN, MaxRdAtomic: a.MaxRdAtomic, MinRNRTimer: a.MinRNRTimer, SQPSN: a.SQPSN, MaxDestRdAtomic: a.MaxDestRdAtomic,
+		PathMigState: uint8(a.PathMigState), DestQPN: a.DestQPNum, SQDraining: a.SQDraining != 0,
+		Cap: QPCap{a.MaxSendWR, a.MaxRecvWR, a.MaxSendSGE, a.MaxRecvSGE, a.MaxInlineData},
+	}, AttrMask(a.AttrMask)
 }

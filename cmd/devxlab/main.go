@@ -54,6 +54,7 @@ type cli struct {
 	Verify    verifyCmd    `cmd:"" help:"Ask a device questions, right and wrong ones, and compare its answers with the emulated one's."`
 	Calibrate calibrateCmd `cmd:"" help:"Measure what a device's commands cost, and write a profile for the emulated one."`
 	Report    reportCmd    `cmd:"" help:"Show what a run of bench found, as text or HTML, or compare two runs."`
+	CM        cmCmd        `cmd:"" name:"cm" help:"Make connections through the kernel's connection manager (rdma_cm), and measure them."`
 	Capture   captureCmd   `cmd:"" help:"Capture RoCE from a network interface, and follow its connections or write a file."`
 	Pcap      pcapCmd      `cmd:"" help:"Follow the connections of rdma_cm in a packet capture: set-up time by step, repetitions, rejects."`
 	Emu       emuCmd       `cmd:"" help:"Serve an emulated device to QEMU as a PCI function (vfio-user)."`

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// Package load makes many connections and measures how long each step of each
+// takes: as churn, closed loop or open loop, or all of them together, step by step.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"devxlab.example/cm"
+)
+
+// Config says what is done. The zero value of a member with a default takes it.
+type Config struct {
+	Dialer      *cm.Dialer
+	To          netip.AddrPort
+	Connections int
+	Workers     int            // that make connections at the same time
+	Rate        float64        // a second, open loop: connection i is meant to begin at i/Rate; 0: closed loop, the next begins when the one before has ended
+	Timeout     time.Duration  // of one set-up, and of its end
+	For         time.Duration  // no new connection after this; 0: until all are made
+	Together    bool           // all connections are brought through each step, before any of them to the next (as rdma-core's cmtime does); ignores Rate and For
+	Progress    func(done int) // called now and then; may be nil
+}
+
+// DefaultTimeout is longer than one repetition of a request takes (4.3 s) and
+// shorter than three.
+const DefaultTimeout = 10 * time.Second
+
+// Extra parts of a connection's life, behind the steps of package cm.
+const (
+	Setup      = int(cm.StepCount) + iota // all steps; open loop: from when it was meant to begin
+	Disconnect                            // DREQ to DREP
+	Destroy                               // of ID and queue pair
+	parts
+)
+
+// PartName is the name of a step of package cm, or of an extra part.
+func PartName(i int) string {
+	switch i {
+	case Setup:
+		return "set-up"
+	case Disconnect:
+		return "DREQ→DREP"
+	case Destroy:
+		return "destroy"
+	}
+	return cm.Step(i).String()
+}
+
+// Parts are the steps of a client and the extra parts, in their order.
+func Parts() (all []int) {
+	for i := range parts {
+		if i != int(cm.StepAccept) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// Result is what was measured. Histograms are of nanoseconds, from 1 µs to 20
+// minutes, with three significant digits; those of steps have connections that
+// succeeded only.
+type Result struct {
+	Began    time.Time
+	Took     time.Duration
+	Done     int            // connections that were set up
+	Failed   int            // that were not
+	Failures map[string]int // by step and reason
+	Ends     map[string]int // connections that did not end well, by reason: they were set up all the same
+	Parts    [parts]*hdrhistogram.Histogram
+	Late     *hdrhistogram.Histogram // how much later than meant connections began; nil: closed loop
+	Stopped  string                  // why not all were made: "time", "interrupted"; empty: they were
+}
+
+// Rate is the number of connections set up a second.
+func (r *Result) Rate() float64 { return float64(r.Done) / r.Took.Seconds() }
+
+const (
+	shortest = int64(time.Microsecond)
+	longest  = int64(20 * time.Minute)
+	digits   = 3
+)
+
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(shortest, longest, digits) }
+
+func newResult() *Result {
+	r := &Result{Began: time.Now(), Failures: map[string]int{}, Ends: map[string]int{}}
+	for i := range r.Parts {
+		r.Parts[i] = newHistogram()
+	}
+	return r
+}
+
+func record(h *hdrhistogram.Histogram, d time.Duration) {
+	_ = h.RecordValue(min(max(d.Nanoseconds(), shortest), longest)) // within the bounds it cannot fail
+}
+
+func (r *Result) setUp(c *cm.Conn, took time.Duration) {
+	r.Done++
+	for _, s := range cm.ClientSteps() {
+		record(r.Parts[s], c.Steps[s])
+	}
+	record(r.Parts[Setup], took)
+}
+
+func (r *Result) fail(err error) {
+	r.Failed++
+	r.Failures[Reason(err)]++
+}
+
+// Run makes the connections. An error says that it could not begin: failures of
+// connections are results.
+func Run(ctx context.Context, c Config) (*Result, error) {
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	switch {
+	case c.Connections < 1:
+		return nil, fmt.Errorf("load: %d connections: 1 or more", c.Connections)
+	case c.Workers < 1:
+		return nil, fmt.Errorf("load: %d workers: 1 or more", c.Workers)
+	case c.Rate < 0 || c.Timeout < 0 || c.For < 0:
+		return nil, errors.New("load: rate and times are 0 or more")
+	}
+	r := newResult()
+	if c.Rate > 0 && !c.Together {
+		r.Late = newHistogram()
+	}
+	g := &generator{Config: c, r: r}
+	if c.Together {
+		r.Took = g.together(ctx)
+	} else {
+		g.churn(ctx)
+		r.Took = time.Since(r.Began)
+	}
+	if r.Stopped = g.stopped; ctx.Err() != nil {
+		r.Stopped = "interrupted"
+	}
+	return r, nil
+}
+
+// generator gives out the connections to be made.
+type generator struct {
+	Config
+
+	mu      sync.Mutex
+	r       *Result
+	next    int
+	stopped string
+}
+
+// take returns the number of the next connection.
+func (g *generator) take(ctx context.Context) (n int, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.next == g.Connections || ctx.Err() != nil:
+		return 0, false
+	case g.For > 0 && time.Since(g.r.Began) >= g.For:
+		g.stopped = "time"
+		return 0, false
+	}
+	g.next++
+	if g.Progress != nil && g.next%100 == 0 {
+		g.Progress(g.next)
+	}
+	return g.next - 1, true
+}
+
+// note records something.
+func (g *generator) note(f func(r *Result)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f(g.r)
+}
+
+func (g *generator) churn(ctx context.Context) {
+	var wg sync.WaitGroup
+	for range min(g.Workers, g.Connections) {
+		wg.Go(func() {
+			for {
+				n, ok := g.take(ctx)
+				if !ok {
+					return
+				}
+				meant := time.Now()
+				if g.Rate > 0 {
+					meant = g.r.Began.Add(time.Duration(float64(n) / g.Rate * float64(time.Second)))
+					if !sleepUntil(ctx, meant) {
+						return
+					}
+					late := time.Since(meant)
+					g.note(func(r *Result) { record(r.Late, late) })
+				}
+				g.one(ctx, meant)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// one makes a connection and ends it.
+func (g *generator) one(ctx context.Context, meant time.Time) {
+	limit, cancel := context.WithTimeout(ctx, g.Timeout)
+	defer cancel()
+	c, err := g.Dialer.Dial(limit, g.To)
+	took := time.Since(meant)
+	if err != nil {
+		g.fail(ctx, err)
+		return
+	}
+	g.note(func(r *Result) { r.setUp(c, took) })
+	g.end(ctx, c)
+}
+
+// fail counts a failure, unless this was interrupted: then the connection is
+// neither.
+func (g *generator) fail(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		g.note(func(r *Result) { r.fail(err) })
+	}
+}
+
+// end ends a connection, also if this was interrupted: the peer must know.
+func (g *generator) end(ctx context.Context, c *cm.Conn) {
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.Timeout)
+	defer cancel()
+	start := time.Now()
+	err := c.Disconnect(limit)
+	apart := time.Now()
+	derr := c.Destroy()
+	destroyed := time.Since(apart)
+	g.note(func(r *Result) {
+		if err == nil {
+			record(r.Parts[Disconnect], apart.Sub(start))
+		}
+		if derr == nil {
+			record(r.Parts[Destroy], destroyed)
+		}
+		if err := errors.Join(err, derr); err != nil {
+			r.Ends[Reason(err)]++
+		}
+	})
+}
+
+func sleepUntil(ctx context.Context, t time.Time) bool {
+	d := time.Until(t)
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Reason is an error of a connection in few words, so that equal ones can be
+// counted: "REQ→REP: rejected: 10, stale connection …".
+func Reason(err error) string {
+	where := ""
+	var step *cm.StepError
+	if errors.As(err, &step) {
+		where = step.Step.String() + ": "
+	}
+	var reject *cm.RejectError
+	var event *cm.EventError
+	var call *cm.CallError
+	switch {
+	case errors.As(err, &reject):
+		return where + "rejected: " + reject.Reason.String()
+	case errors.As(err, &event) && event.Errno != nil:
+		return fmt.Sprintf("%sevent %s: %v", where, event.Event, event.Errno)
+	case errors.As(err, &event):
+		return fmt.Sprintf("%sevent %s", where, event.Event)
+	case errors.As(err, &call):
+		return fmt.Sprintf("%s%s: %v", where, call.Call, call.Errno)
+	case errors.Is(err, context.DeadlineExceeded):
+		return where + "no answer in time"
+	case step != nil:
+		return where + step.Err.Error()
+	}
+	return err.Error()
+}

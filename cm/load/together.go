@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package load
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"devxlab.example/cm"
+)
+
+// together brings all connections through each step before any of them to the
+// next. A step that ends with an event is begun for all at once, by a goroutine
+// each; the others are done by the workers. It returns how long the set-up of all
+// took.
+func (g *generator) together(ctx context.Context) time.Duration {
+	limit, cancel := context.WithTimeout(ctx, g.Timeout*time.Duration(1+g.Connections/100))
+	defer cancel()
+	dials := make([]*cm.Dialing, g.Connections)
+	g.all(g.Workers, func(i int) {
+		d, err := g.Dialer.Begin(g.To)
+		if err != nil {
+			g.fail(ctx, err)
+		} else {
+			dials[i] = d
+		}
+	})
+	for _, s := range cm.ClientSteps() {
+		workers := g.Workers
+		if s.Waits() {
+			workers = g.Connections
+		}
+		g.all(workers, func(i int) {
+			if dials[i] == nil {
+				return
+			}
+			if err := dials[i].Step(limit, s); err != nil {
+				g.fail(ctx, err)
+				dials[i] = nil
+			}
+		})
+	}
+	took := time.Since(g.r.Began)
+	g.all(g.Connections, func(i int) {
+		if dials[i] == nil {
+			return
+		}
+		c := dials[i].Conn()
+		g.note(func(r *Result) { r.setUp(c, c.Steps.Total()) })
+		g.end(ctx, c)
+	})
+	return took
+}
+
+// all calls f for each connection, from so many goroutines.
+func (g *generator) all(workers int, f func(i int)) {
+	var wg sync.WaitGroup
+	todo := make(chan int)
+	for range min(workers, g.Connections) {
+		wg.Go(func() {
+			for i := range todo {
+				f(i)
+			}
+		})
+	}
+	for i := range g.Connections {
+		todo <- i
+	}
+	close(todo)
+	wg.Wait()
+}
