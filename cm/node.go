@@ -5,7 +5,6 @@ package cm
 import (
 	"fmt"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +26,10 @@ type node interface {
 // block their OS thread.
 type kernelNode struct {
 	file *os.File
-	raw  syscall.RawConn
+	raw  interface { // syscall.RawConn
+		Control(func(fd uintptr)) error
+		Read(func(fd uintptr) bool) error
+	}
 }
 
 func openNode(path string) (*kernelNode, error) {

@@ -69,6 +69,11 @@ func cmType(a Attribute) (gopacket.LayerType, bool) {
 	return gopacket.LayerTypePayload, false
 }
 
+// Attributes returns those of all messages of the CM.
+func Attributes() []Attribute {
+	return []Attribute{AttrREQ, AttrMRA, AttrREJ, AttrREP, AttrRTU, AttrDREQ, AttrDREP, AttrSIDRReq, AttrSIDRRep, AttrLAP, AttrAPR}
+}
+
 func (a Attribute) String() string {
 	if t, ok := cmType(a); ok {
 		return t.String()

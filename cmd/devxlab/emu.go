@@ -250,10 +250,14 @@ func serveControl(l *net.UnixListener, cards []*pci.Function, w *network) {
 }
 
 // control does what one line says: a fault for every card, or for the one whose
-// number stands before it, from 1 on; or new parameters for the wire.
+// number stands before it, from 1 on; or new parameters for the wire; or which
+// messages of connection managers it loses.
 func control(line string, cards []*pci.Function, w *network) error {
 	if params, ok := strings.CutPrefix(line, "wire "); ok {
 		return w.change(params)
+	}
+	if message, ok := strings.CutPrefix(line, "lose "); ok {
+		return w.lose(message)
 	}
 	if number, rest, ok := strings.Cut(line, " "); ok {
 		n, err := strconv.Atoi(number)

@@ -94,6 +94,7 @@ func TestEmuControl(t *testing.T) {
 		{"1 health:syndrome=0x8", "ok\n"},
 		{"2 health:syndrome=0x8", "error: card \"2\": 1 to 1\n"},
 		{"wire loss=1%", "error: a card alone has no wire\n"},
+		{"lose REP", "error: a card alone has no wire\n"},
 		{"silent:op=RTR2RTS_QP,user", "ok\n"},
 	} {
 		if _, err := io.WriteString(conn, tt.line+"\n"); err != nil {

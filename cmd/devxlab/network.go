@@ -124,10 +124,12 @@ func (n *network) connect(i int, f *pci.Function) {
 	}
 }
 
+var errNoWire = errors.New("a card alone has no wire")
+
 // change gives the wire new parameters, each way.
 func (n *network) change(text string) error {
 	if n == nil || len(n.ports) == 0 {
-		return errors.New("a card alone has no wire")
+		return errNoWire
 	}
 	params, err := wire.Parse(text)
 	for _, p := range n.ports {

@@ -15,6 +15,7 @@ import (
 // docs/architecture.md too.
 var may = map[string][]string{
 	"internal/cheader":       {},
+	"internal/cstruct":       {"internal/headergen", "internal/require"},
 	"internal/dma":           {},
 	"internal/headergen":     {"internal/cheader"},
 	"internal/headergen/cmd": {"internal/headergen"},
@@ -39,6 +40,9 @@ var may = map[string][]string{
 	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/dma", "internal/usermem"},
 	"emu/pci":                {"mlx5", "emu/fw"},
 	"emu/vfiouser":           {"internal/dma"},
+	"cm":                     {"mlx5", "devx", "devx/abi", "cm/abi", "cm/roce", "internal/usermem"},
+	"cm/abi":                 {"devx/abi"},
+	"cm/load":                {"cm"},
 	"cm/roce":                {},
 	"cm/capture":             {"cm/roce"},
 	"verify":                 {"mlx5", "devx"},
@@ -47,7 +51,7 @@ var may = map[string][]string{
 	"bench/calibrate":        {"mlx5", "devx", "emu/fw", "emu/uverbs", "internal/atomicfile"},
 	"lab":                    {"lab/guest", "internal/atomicfile"},
 	"lab/guest":              {},
-	"cmd/devxlab":            {"cm/capture", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
+	"cmd/devxlab":            {"cm", "cm/capture", "cm/load", "cm/roce", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
 }
 
 func TestArrows(t *testing.T) {
