@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"io"
@@ -38,7 +39,7 @@ func frames(t *testing.T) (all [][]byte) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, p.Data)
+		all = append(all, bytes.Clone(p.Data))
 	}
 }
 
