@@ -93,7 +93,11 @@ func (e *EventError) Error() string {
 	if e.Errno != nil {
 		text += ": " + e.Errno.Error()
 	}
-	if h := eventHints[e.Event]; h != "" {
+	h := eventHints[e.Event]
+	if e.Event == Disconnected && e.Errno != nil {
+		h = "the peer did not answer the DREQ; the connection has ended here all the same"
+	}
+	if h != "" {
 		text += ": " + h
 	}
 	return text
