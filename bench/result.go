@@ -29,6 +29,7 @@ type Result struct {
 	BreakEven   []BreakEven   `json:"break_even,omitempty"`
 	Campaign    *Campaign     `json:"campaign,omitempty"`
 	Memory      *Memory       `json:"memory,omitempty"`
+	Setups      *Setups       `json:"setups,omitempty"`
 	Findings    []string      `json:"findings"`
 	Interrupted bool          `json:"interrupted"` // ended early: no verdict
 	Error       string        `json:"error,omitempty"`
@@ -95,6 +96,8 @@ type Verdict struct {
 	Answer string `json:"answer"` // Supported, Refuted, OnlyBreakEven or NotDecidable
 	Why    string `json:"why"`
 	Where  string `json:"where,omitempty"` // what can decide it: a command
+
+	kernel bool // it rests on what the kernel alone does, which is real in the lab too
 }
 
 // Answers of a verdict.

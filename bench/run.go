@@ -24,11 +24,17 @@ type Options struct {
 	Device   string        // "" or "emu:…": the emulated device; a name such as mlx5_0: hardware
 	Dir      string        // where the files go; "" writes none
 	Quick    bool          // the fewest pairs that allow an answer
-	Duration time.Duration // of campaigns (c8); 0: a short one
+	Duration time.Duration // of campaigns (c8), 0: a short one; at most, of c3, 0: any
 	Rate     float64       // of campaigns, operations a second; 0: the claim's
 	Resume   bool          // a campaign goes on with what an earlier run has left in Dir
 	Rival    []string      // program and arguments that rival compares with
-	Command  string        // that runs the experiment again, for the result
+
+	Peer        string   // address and port of the server that c3 connects to
+	Congest     []string // program and arguments that make the wire busy for c3; nil: no congested part
+	Connections int      // that c3 makes, of each kind; 0: as many as P99.9 needs
+	Workers     int      // that make them at the same time; 0: 8
+
+	Command string // that runs the experiment again, for the result
 	// What queue pairs get in RTR2RTS, and where sweeps over their number stop; nil:
 	// qpparams.Default, and what the device offers.
 	QP *qpparams.Params
@@ -169,7 +175,7 @@ func (r *Run) labVerdicts() {
 	}
 	for i := range r.Verdicts {
 		v := &r.Verdicts[i]
-		if v.Answer == Supported || v.Answer == Refuted {
+		if (v.Answer == Supported || v.Answer == Refuted) && !v.kernel {
 			v.Answer, v.Where = NotDecidable, "make bench DEV=mlx5_0, on a machine that has one"
 			v.Why = "The kernel of the lab is real and its firmware is emulated, and what was measured has both in it. As if it were a card: " + v.Why
 		}

@@ -5,6 +5,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"devxlab.example/cm"
+	"devxlab.example/cm/roce"
 )
 
 // Config says what is done. The zero value of a member with a default takes it.
@@ -27,6 +29,8 @@ type Config struct {
 	Timeout     time.Duration  // of one set-up, and of its end
 	For         time.Duration  // no new connection after this; 0: until all are made
 	Together    bool           // all connections are brought through each step, before any of them to the next (as rdma-core's cmtime does); ignores Rate and For
+	Stale       int            // how often a set-up that was rejected as stale (reason 10) is tried again at once; its time counts from the first request
+	Each        func(Sample)   // gets each set-up; called by one worker at a time; may be nil
 	Progress    func(done int) // called now and then; may be nil
 }
 
@@ -65,6 +69,13 @@ func Parts() (all []int) {
 	return all
 }
 
+// Sample is one connection's set-up.
+type Sample struct {
+	Setup time.Duration
+	Steps cm.Steps // of the try that succeeded
+	Stale int      // tries before it that were rejected as stale
+}
+
 // Result is what was measured. Histograms are of nanoseconds, from 1 µs to 20
 // minutes, with three significant digits; those of steps have connections that
 // succeeded only.
@@ -73,6 +84,7 @@ type Result struct {
 	Took     time.Duration
 	Done     int            // connections that were set up
 	Failed   int            // that were not
+	Stale    int            // tries that were rejected as stale, also of those that succeeded later
 	Failures map[string]int // by step and reason
 	Ends     map[string]int // connections that did not end well, by reason: they were set up all the same
 	Parts    [parts]*hdrhistogram.Histogram
@@ -82,6 +94,27 @@ type Result struct {
 
 // Rate is the number of connections set up a second.
 func (r *Result) Rate() float64 { return float64(r.Done) / r.Took.Seconds() }
+
+// Merge adds what another run measured.
+func (r *Result) Merge(o *Result) {
+	r.Took += o.Took
+	r.Done += o.Done
+	r.Failed += o.Failed
+	r.Stale += o.Stale
+	for why, n := range o.Failures {
+		r.Failures[why] += n
+	}
+	for why, n := range o.Ends {
+		r.Ends[why] += n
+	}
+	for i, h := range o.Parts {
+		r.Parts[i].Merge(h)
+	}
+	if r.Late != nil && o.Late != nil {
+		r.Late.Merge(o.Late)
+	}
+	r.Stopped = cmp.Or(r.Stopped, o.Stopped)
+}
 
 const (
 	shortest = int64(time.Microsecond)
@@ -103,16 +136,23 @@ func record(h *hdrhistogram.Histogram, d time.Duration) {
 	_ = h.RecordValue(min(max(d.Nanoseconds(), shortest), longest)) // within the bounds it cannot fail
 }
 
-func (r *Result) setUp(c *cm.Conn, took time.Duration) {
-	r.Done++
-	for _, s := range cm.ClientSteps() {
-		record(r.Parts[s], c.Steps[s])
-	}
-	record(r.Parts[Setup], took)
+func (g *generator) setUp(s Sample) {
+	g.note(func(r *Result) {
+		r.Done++
+		for _, step := range cm.ClientSteps() {
+			record(r.Parts[step], s.Steps[step])
+		}
+		record(r.Parts[Setup], s.Setup)
+		if g.Each != nil {
+			g.Each(s)
+		}
+	})
 }
 
 func (r *Result) fail(err error) {
-	r.Failed++
+	if r.Failed++; errors.Is(err, errStale) {
+		r.Stale++
+	}
 	r.Failures[Reason(err)]++
 }
 
@@ -129,6 +169,8 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		return nil, fmt.Errorf("load: %d workers: 1 or more", c.Workers)
 	case c.Rate < 0 || c.Timeout < 0 || c.For < 0:
 		return nil, errors.New("load: rate and times are 0 or more")
+	case c.Stale < 0:
+		return nil, errors.New("load: a set-up is tried again 0 or more times")
 	}
 	r := newResult()
 	if c.Rate > 0 && !c.Together {
@@ -212,14 +254,21 @@ func (g *generator) one(ctx context.Context, meant time.Time) {
 	limit, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
 	c, err := g.Dialer.Dial(limit, g.To)
+	stale := 0
+	for ; stale < g.Stale && errors.Is(err, errStale); stale++ {
+		g.note(func(r *Result) { r.Stale++ })
+		c, err = g.Dialer.Dial(limit, g.To)
+	}
 	took := time.Since(meant)
 	if err != nil {
 		g.fail(ctx, err)
 		return
 	}
-	g.note(func(r *Result) { r.setUp(c, took) })
+	g.setUp(Sample{Setup: took, Steps: c.Steps, Stale: stale})
 	g.end(ctx, c)
 }
+
+var errStale = &cm.RejectError{Reason: roce.RejectStaleConnection}
 
 // fail counts a failure, unless this was interrupted: then the connection is
 // neither.

@@ -65,6 +65,9 @@ func short(d time.Duration) string {
 // WriteText writes a table of the parts, and what failed.
 func (r *Result) WriteText(w io.Writer) error {
 	fmt.Fprintf(w, "%d connections in %s: %.1f a second; %d failed", r.Done, short(r.Took), r.Rate(), r.Failed)
+	if r.Stale > 0 {
+		fmt.Fprintf(w, "; %d tries rejected as stale", r.Stale)
+	}
 	if r.Stopped != "" {
 		fmt.Fprintf(w, "; stopped early: %s", r.Stopped)
 	}
@@ -145,10 +148,11 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 		Took     time.Duration  `json:"took_ns"`
 		Done     int            `json:"done"`
 		Failed   int            `json:"failed"`
+		Stale    int            `json:"stale"`
 		Rate     float64        `json:"rate_per_s"`
 		Stopped  string         `json:"stopped,omitempty"`
 		Failures map[string]int `json:"failures"`
 		Ends     map[string]int `json:"ended_badly"`
 		Parts    []part         `json:"parts"`
-	}{r.Began, r.Took, r.Done, r.Failed, r.Rate(), r.Stopped, r.Failures, r.Ends, parts})
+	}{r.Began, r.Took, r.Done, r.Failed, r.Stale, r.Rate(), r.Stopped, r.Failures, r.Ends, parts})
 }

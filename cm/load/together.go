@@ -47,7 +47,7 @@ func (g *generator) together(ctx context.Context) time.Duration {
 			return
 		}
 		c := dials[i].Conn()
-		g.note(func(r *Result) { r.setUp(c, c.Steps.Total()) })
+		g.setUp(Sample{Setup: c.Steps.Total(), Steps: c.Steps})
 		g.end(ctx, c)
 	})
 	return took

@@ -26,11 +26,16 @@ type benchCmd struct {
 	Dir         string   `default:"results" help:"Directory for raw samples and benchmark lines; each run gets one of its own below it. Empty: nothing is written."`
 	Quick       bool     `help:"The fewest pairs that allow an answer: 20."`
 
-	Duration *time.Duration `placeholder:"TIME" help:"How long c8 lasts, all runs together; default 20s."`
+	Duration *time.Duration `placeholder:"TIME" help:"How long c8 lasts, all runs together; default 20s. How long c3 may last: it makes fewer connections then."`
 	Rate     *float64       `placeholder:"N" help:"Changes of state a second in c8; default 500."`
 	Resume   string         `placeholder:"DIR" help:"Go on with the c8 that was interrupted in this run's directory (results/20…)."`
 
 	Rival string `placeholder:"COMMAND" help:"Program, with arguments, that the experiment rival compares with: bench/rival/modify.c."`
+
+	Peer        string `placeholder:"ADDRESS" help:"Where devxlab cm server runs, for c3: ADDRESS or ADDRESS:PORT."`
+	Congest     string `placeholder:"COMMAND" help:"Program, with arguments, that makes the wire busy in every second block of c3: it says a line when it does, and ends at SIGTERM."`
+	Connections int    `placeholder:"N" help:"Connections that c3 makes of each kind; default 10000."`
+	Workers     int    `placeholder:"N" help:"That c3 makes at the same time; default 8."`
 
 	qpparams.Flags
 
@@ -121,7 +126,14 @@ func (c benchCmd) options(e *env) (bench.Options, error) {
 	if isTerminal(e.err) {
 		o.Progress = e.err
 	}
-	o.Rival = strings.Fields(c.Rival)
+	o.Rival, o.Congest, o.Connections, o.Workers = strings.Fields(c.Rival), strings.Fields(c.Congest), c.Connections, c.Workers
+	if c.Peer != "" {
+		to, err := address(c.Peer, false)
+		if err != nil {
+			return o, fmt.Errorf("--peer %w", err)
+		}
+		o.Peer = to.String()
+	}
 	if c.Duration != nil {
 		o.Duration = *c.Duration
 	}
@@ -133,6 +145,8 @@ func (c benchCmd) options(e *env) (bench.Options, error) {
 		return o, fmt.Errorf("--duration %v: a time above 0, such as 20s or 8h", *c.Duration)
 	case c.Rate != nil && !(*c.Rate >= bench.LeastRate && *c.Rate <= bench.MostRate):
 		return o, fmt.Errorf("--rate %g: %g to %g a second", *c.Rate, bench.LeastRate, bench.MostRate)
+	case c.Connections < 0 || c.Workers < 0:
+		return o, errors.New("--connections and --workers: 1 or more")
 	case c.Resume != "" && !slices.Equal(c.Experiments, []string{"c8"}):
 		return o, errors.New("--resume goes on with c8: devxlab bench c8 --resume DIR")
 	}
@@ -173,6 +187,21 @@ func (c benchCmd) command(name string) string {
 	}
 	if name == "rival" && c.Rival != "" {
 		flag("--rival", &c.Rival)
+	}
+	if name == "c3" {
+		flag("--peer", &c.Peer)
+		if c.Congest != "" {
+			flag("--congest", &c.Congest)
+		}
+		if c.Connections > 0 {
+			words = append(words, "--connections", fmt.Sprint(c.Connections))
+		}
+		if c.Workers > 0 {
+			words = append(words, "--workers", fmt.Sprint(c.Workers))
+		}
+		if c.Duration != nil {
+			words = append(words, "--duration", c.Duration.String())
+		}
 	}
 	flag("--config", c.Config)
 	flag("--max-qp", c.MaxQP)

@@ -144,11 +144,21 @@ func (s *cmServer) note(f func()) {
 
 // serve waits until the peer ends the connection, or this server does.
 func (s *cmServer) serve(ctx context.Context, conn *cm.Conn) {
-	if err := conn.Established(ctx); err != nil {
+	err := conn.Established(ctx)
+	var e *cm.EventError
+	switch {
+	case err == nil:
+		s.note(func() { s.accepted++ })
+	case errors.As(err, &e) && e.Event == cm.Disconnected:
+		// The peer completed the connection and ended it at once, and the kernel took DREQ
+		// before RTU (cm_dreq_handler in cm.c). What is left has been destroyed.
+		s.note(func() { s.accepted++ })
+		s.end()
+		return
+	default:
 		s.note(func() { s.failures[load.Reason(err)]++ })
 		return
 	}
-	s.note(func() { s.accepted++ })
 	for {
 		ev, err := conn.ID.Event(ctx)
 		if err != nil || ev.Type == cm.Disconnected || ev.Type == cm.DeviceRemoval {
@@ -157,13 +167,19 @@ func (s *cmServer) serve(ctx context.Context, conn *cm.Conn) {
 	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), load.DefaultTimeout)
 	defer cancel()
-	err := errors.Join(conn.Disconnect(limit), conn.Destroy())
+	err = errors.Join(conn.Disconnect(limit), conn.Destroy())
 	s.note(func() {
-		s.ended++
 		if err != nil {
 			s.failures["at the end: "+load.Reason(err)]++
 		}
-		if s.ended == s.c.Count {
+	})
+	s.end()
+}
+
+// end counts a connection that has ended, and ends the server after so many.
+func (s *cmServer) end() {
+	s.note(func() {
+		if s.ended++; s.ended == s.c.Count {
 			s.cancel()
 		}
 	})
