@@ -3,15 +3,65 @@
 package lab
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"devxlab.example/internal/require"
 )
+
+// cmtimePairs is how many pairs of runs there are: enough for an interval around a
+// median that covers 95 %.
+const cmtimePairs = 20
+
+// TestLabCmtime holds devxlab cm bench beside rdma-core's cmtime in the same guest,
+// 1,000 connections each time, and logs the table of docs/cm.md. It asserts only that
+// each run gave its figures: what they are depends on the machine.
+func TestLabCmtime(t *testing.T) {
+	require.Long(t, "cmtime", "DEVXLAB_REQUIRE=lab-full,cmtime go test ./lab -run TestLabCmtime -timeout 2h -v")
+	o := trafficOptions(t)
+	var out bytes.Buffer
+	o.Timeout, o.Devices, o.Stdout, o.Stderr = 2*time.Hour, 2, &out, &out
+	o.HCA, o.Args = []string{o.Devxlab, "emu"}, []string{"sh", guestScripts + "cmtime.sh", strconv.Itoa(cmtimePairs), "1000"}
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	t.Logf("%d pairs\n%s", cmtimePairs, pairTable(t, r.Release, out.String(), "devxlab", "cmtime", cmtimePairs))
+}
+
+// Set-ups idle and congested: bench c3, on a small scale. The third card's traffic and
+// the requests share the way to the second one.
+func TestLabSetups(t *testing.T) {
+	o := trafficOptions(t)
+	var out bytes.Buffer
+	o.SMP, o.Append, o.Devices, o.Stdout, o.Stderr = 2, "tsc=reliable", 3, &out, &out
+	o.HCA = []string{o.Devxlab, "emu", "--wire", "rate=50M,queue=64K,delay=10us"}
+	o.Args = []string{"sh", guestScripts + "setups.sh", "--connections", "100"}
+	r, err := Run(t.Context(), o)
+	said := out.String()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	t.Log(said)
+	if r.Status != 0 {
+		t.Errorf("exit status %d", r.Status)
+	}
+	for _, want := range []string{"idle: 100 connections", "congested: 100 connections", "P99.9 needs 10,000 connections, and there are 100", "rejected 0"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if strings.Contains(said, "LISTEN") || strings.Contains(said, "CONNECT ps") {
+		t.Error("an ID is left over")
+	}
+}
 
 // kernelTests are those of package cm that ask a kernel.
 var kernelTests = []string{"PrivateData", "Rejects", "LostMessages", "PeerRestarts", "LinkFlap", "PeerChangesMAC"}

@@ -34,17 +34,23 @@ func TestLabRXE(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	type key struct{ what, device string }
+	t.Logf("%d pairs\n%s", rxePairs, pairTable(t, r.Release, out.String(), "mlx5_0", "rxe0", rxePairs))
+}
+
+// pairTable makes a table of lines "pair|what|whose|figure".
+func pairTable(t *testing.T, release, text, first, second string, pairs int) string {
+	t.Helper()
+	type key struct{ what, whose string }
 	figures := map[key][]float64{}
 	var order []string
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(text) {
 		f := strings.Split(strings.TrimSpace(line), "|")
 		if len(f) != 4 {
-			t.Fatalf("%q in\n%s", line, out.String())
+			t.Fatalf("%q in\n%s", line, text)
 		}
 		v, err := strconv.ParseFloat(f[3], 64)
 		if err != nil || v <= 0 {
-			t.Fatalf("%q: %v", line, err)
+			t.Fatalf("%q: %v\n%s", line, err, text)
 		}
 		k := key{f[1], f[2]}
 		figures[k] = append(figures[k], v)
@@ -53,22 +59,22 @@ func TestLabRXE(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("| place: lab (TCG), Linux " + r.Release + " | mlx5_0 (emulated) | rxe0 | mlx5_0 / rxe0, median of pairs (95 %) |\n|---|---|---|---|\n")
+	fmt.Fprintf(&b, "| place: lab (TCG), Linux %s | %s | %s | %[2]s / %[3]s, median of pairs (95 %%) |\n|---|---|---|---|\n", release, first, second)
 	for _, what := range order {
-		mlx5, rxe := figures[key{what, "mlx5_0"}], figures[key{what, "rxe0"}]
-		if len(mlx5) != rxePairs || len(rxe) != rxePairs {
-			t.Fatalf("%s: %d and %d figures", what, len(mlx5), len(rxe))
+		x, y := figures[key{what, first}], figures[key{what, second}]
+		if len(x) != pairs || len(y) != pairs {
+			t.Fatalf("%s: %d and %d figures", what, len(x), len(y))
 		}
-		ratios := make([]float64, rxePairs)
+		ratios := make([]float64, pairs)
 		for i := range ratios {
-			ratios[i] = mlx5[i] / rxe[i]
+			ratios[i] = x[i] / y[i]
 		}
 		m, low, high := medianInterval(ratios)
-		a, _, _ := medianInterval(mlx5)
-		c, _, _ := medianInterval(rxe)
+		a, _, _ := medianInterval(x)
+		c, _, _ := medianInterval(y)
 		fmt.Fprintf(&b, "| %s | %.4g | %.4g | %.3g (%.3g to %.3g) |\n", what, a, c, m, low, high)
 	}
-	t.Logf("%d pairs\n%s", rxePairs, b.String())
+	return b.String()
 }
 
 // medianInterval returns the median and the narrowest pair of order statistics,

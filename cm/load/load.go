@@ -88,8 +88,9 @@ type Result struct {
 	Failures map[string]int // by step and reason
 	Ends     map[string]int // connections that did not end well, by reason: they were set up all the same
 	Parts    [parts]*hdrhistogram.Histogram
-	Late     *hdrhistogram.Histogram // how much later than meant connections began; nil: closed loop
-	Stopped  string                  // why not all were made: "time", "interrupted"; empty: they were
+	Phases   map[string]time.Duration // Together only: how long all connections took for each step
+	Late     *hdrhistogram.Histogram  // how much later than meant connections began; nil: closed loop
+	Stopped  string                   // why not all were made: "time", "interrupted"; empty: they were
 }
 
 // Rate is the number of connections set up a second.

@@ -9,10 +9,13 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"devxlab.example/cm"
 )
 
 // Quantile is one of a distribution, with the interval that covers it with 95 %
@@ -101,6 +104,17 @@ func (r *Result) WriteText(w io.Writer) error {
 	if r.Done > 0 {
 		fmt.Fprintln(w, "[interval that covers the quantile with 95 % confidence]; -: fewer than 10 samples beyond it")
 	}
+	if len(r.Phases) > 0 {
+		names := []string{beginPhase}
+		for _, s := range cm.ClientSteps() {
+			names = append(names, s.String())
+		}
+		var all []string
+		for _, name := range append(names, endPhase) {
+			all = append(all, name+" "+short(r.Phases[name]))
+		}
+		fmt.Fprintf(w, "all connections took for each step: %s\n", strings.Join(all, ", "))
+	}
 	for _, f := range []struct {
 		what string
 		why  map[string]int
@@ -144,15 +158,16 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 		return nil, failed
 	}
 	return json.Marshal(struct {
-		Began    time.Time      `json:"began"`
-		Took     time.Duration  `json:"took_ns"`
-		Done     int            `json:"done"`
-		Failed   int            `json:"failed"`
-		Stale    int            `json:"stale"`
-		Rate     float64        `json:"rate_per_s"`
-		Stopped  string         `json:"stopped,omitempty"`
-		Failures map[string]int `json:"failures"`
-		Ends     map[string]int `json:"ended_badly"`
-		Parts    []part         `json:"parts"`
-	}{r.Began, r.Took, r.Done, r.Failed, r.Stale, r.Rate(), r.Stopped, r.Failures, r.Ends, parts})
+		Began    time.Time                `json:"began"`
+		Took     time.Duration            `json:"took_ns"`
+		Done     int                      `json:"done"`
+		Failed   int                      `json:"failed"`
+		Stale    int                      `json:"stale"`
+		Rate     float64                  `json:"rate_per_s"`
+		Stopped  string                   `json:"stopped,omitempty"`
+		Failures map[string]int           `json:"failures"`
+		Ends     map[string]int           `json:"ended_badly"`
+		Parts    []part                   `json:"parts"`
+		Phases   map[string]time.Duration `json:"phases_ns,omitempty"`
+	}{r.Began, r.Took, r.Done, r.Failed, r.Stale, r.Rate(), r.Stopped, r.Failures, r.Ends, parts, r.Phases})
 }

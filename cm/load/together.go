@@ -5,6 +5,7 @@ package load
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"devxlab.example/cm"
@@ -18,55 +19,71 @@ func (g *generator) together(ctx context.Context) time.Duration {
 	limit, cancel := context.WithTimeout(ctx, g.Timeout*time.Duration(1+g.Connections/100))
 	defer cancel()
 	dials := make([]*cm.Dialing, g.Connections)
-	g.all(g.Workers, func(i int) {
-		d, err := g.Dialer.Begin(g.To)
-		if err != nil {
-			g.fail(ctx, err)
-		} else {
-			dials[i] = d
-		}
+	g.r.Phases = map[string]time.Duration{}
+	phase := func(name string, f func()) {
+		start := time.Now()
+		f()
+		g.r.Phases[name] = time.Since(start)
+	}
+	phase(beginPhase, func() {
+		g.all(g.Workers, func(i int) {
+			d, err := g.Dialer.Begin(g.To)
+			if err != nil {
+				g.fail(ctx, err)
+			} else {
+				dials[i] = d
+			}
+		})
 	})
 	for _, s := range cm.ClientSteps() {
 		workers := g.Workers
 		if s.Waits() {
 			workers = g.Connections
 		}
-		g.all(workers, func(i int) {
-			if dials[i] == nil {
-				return
-			}
-			if err := dials[i].Step(limit, s); err != nil {
-				g.fail(ctx, err)
-				dials[i] = nil
-			}
+		phase(s.String(), func() {
+			g.all(workers, func(i int) {
+				if dials[i] == nil {
+					return
+				}
+				if err := dials[i].Step(limit, s); err != nil {
+					g.fail(ctx, err)
+					dials[i] = nil
+				}
+			})
 		})
 	}
 	took := time.Since(g.r.Began)
-	g.all(g.Connections, func(i int) {
-		if dials[i] == nil {
-			return
-		}
-		c := dials[i].Conn()
-		g.setUp(Sample{Setup: c.Steps.Total(), Steps: c.Steps})
-		g.end(ctx, c)
+	phase(endPhase, func() {
+		g.all(g.Connections, func(i int) {
+			if dials[i] == nil {
+				return
+			}
+			c := dials[i].Conn()
+			g.setUp(Sample{Setup: c.Steps.Total(), Steps: c.Steps})
+			g.end(ctx, c)
+		})
 	})
 	return took
 }
 
-// all calls f for each connection, from so many goroutines.
+// Phases that are no step of package cm: IDs are made, and connections ended.
+const (
+	beginPhase = "id"
+	endPhase   = "end"
+)
+
+// all calls f for each connection, from so many goroutines; one is the caller's.
 func (g *generator) all(workers int, f func(i int)) {
+	var next atomic.Int64
+	work := func() {
+		for i := next.Add(1) - 1; int(i) < g.Connections; i = next.Add(1) - 1 {
+			f(int(i))
+		}
+	}
 	var wg sync.WaitGroup
-	todo := make(chan int)
-	for range min(workers, g.Connections) {
-		wg.Go(func() {
-			for i := range todo {
-				f(i)
-			}
-		})
+	for range min(workers, g.Connections) - 1 {
+		wg.Go(work)
 	}
-	for i := range g.Connections {
-		todo <- i
-	}
-	close(todo)
+	work()
 	wg.Wait()
 }
