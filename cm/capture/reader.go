@@ -32,7 +32,13 @@ type Frame struct {
 type Reader struct {
 	source source
 	read   int
+	snap   uint32 // of pcap's header
+	note   string
 }
+
+// Note says what is odd about the file so far, though it can be read; empty if
+// nothing is.
+func (r *Reader) Note() string { return r.note }
 
 // source is one of the formats.
 type source interface {
@@ -79,10 +85,9 @@ func NewReader(r io.Reader) (*Reader, error) {
 			if err != nil {
 				return nil, fmt.Errorf("capture: pcap: %w", err)
 			}
-			if n := p.Snaplen(); n == 0 || n > maxPacket {
-				p.SetSnaplen(maxPacket)
-			}
-			return &Reader{source: classic{p}}, nil
+			snap := p.Snaplen()
+			p.SetSnaplen(maxPacket) // also where the header has less than a packet: see Note
+			return &Reader{source: classic{p}, snap: snap}, nil
 		}
 	}
 	return nil, fmt.Errorf("%w: it begins with % x", ErrFormat, magic)
@@ -99,6 +104,9 @@ func (r *Reader) Next() (Frame, error) {
 		return f, fmt.Errorf("capture: packet %d: %w: the file is cut off or damaged there", r.read+1, err)
 	}
 	r.read++
+	if _, pcap := r.source.(classic); pcap && r.snap != 0 && len(f.Data) > int(r.snap) && r.note == "" {
+		r.note = fmt.Sprintf("the snap length in the file's header is %d, but packet %d has %d bytes: the header is wrong, and the packets are read as they are", r.snap, r.read, len(f.Data))
+	}
 	f.First, f.Why = firstLayer(link)
 	if _, only := r.source.(classic); only && f.Why != nil { // all are like that
 		return f, fmt.Errorf("capture: packet %d: %w", r.read, f.Why)
