@@ -5,6 +5,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -219,6 +220,61 @@ func TestLabMixed(t *testing.T) {
 		if has := strings.HasPrefix(o.String(), "opcode"); !has && r.Opcodes[o] == 0 && (reliable || o.Transport() == roce.UC || o.Transport() == roce.UD) {
 			t.Errorf("no %v: %v", o, r.Opcodes)
 		}
+	}
+}
+
+// Of connections over a wire that loses and doubles, devxlab pcap says the same as
+// tshark's filters: how often each message was sent again, how often it came twice,
+// and how many there are.
+func TestLabLossyManagers(t *testing.T) {
+	o := trafficOptions(t)
+	var out, said bytes.Buffer
+	o.Devices, o.Tap, o.Stdout, o.Stderr = 2, filepath.Join(t.TempDir(), "tap.pcapng"), &out, &said
+	o.HCA = []string{o.Devxlab, "emu", "--wire", "loss=10%,dup=10%"}
+	o.Env, o.Args = []string{"CONNECTIONS=50"}, []string{"sh", guestScripts + "lossycm.sh"}
+	if _, err := Run(t.Context(), o); err != nil || out.String() != "cmtime\n" {
+		t.Fatalf("%v\n%s%s", err, out.String(), said.String())
+	}
+	pcap, err := exec.Command(o.Devxlab, "pcap", o.Tap, "-o", "json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	type tally struct{ Messages, Connections, Established, Again, Twice int }
+	var got struct {
+		Counts      struct{ CM, Unmatched, Damaged, BadICRC int }
+		Connections []struct {
+			State                       string
+			Retransmissions, Duplicates int
+		}
+	}
+	if err := json.Unmarshal(pcap, &got); err != nil {
+		t.Fatal(err)
+	}
+	ours := tally{Messages: got.Counts.CM, Connections: len(got.Connections)}
+	for _, c := range got.Connections {
+		ours.Again, ours.Twice = ours.Again+c.Retransmissions, ours.Twice+c.Duplicates
+		if c.State == "disconnected" {
+			ours.Established++
+		}
+	}
+	theirs := tally{Messages: wireshark.Count(t, o.Tap, "infiniband.mad.mgmtclass==7")}
+	last := map[string]string{}
+	for _, line := range wireshark.Fields(t, o.Tap, "infiniband.mad.mgmtclass==7", "infiniband.mad.attributeid", "ip.src", "infiniband.mad.transactionid", "infiniband.bth.psn", "infiniband.invariant.crc") {
+		message, packet := strings.Join(line[:3], " "), strings.Join(line[3:], " ")
+		switch before, again := last[message]; {
+		case before == packet:
+			theirs.Twice++
+		case again:
+			theirs.Again++
+		case line[0] == "0x0010":
+			theirs.Connections++
+		case line[0] == "0x0014":
+			theirs.Established++
+		}
+		last[message] = packet
+	}
+	if t.Logf("%+v", theirs); ours != theirs || ours.Established != ours.Connections || ours.Again == 0 || ours.Twice == 0 || got.Counts.Unmatched+got.Counts.Damaged+got.Counts.BadICRC > 0 {
+		t.Errorf("%+v, tshark %+v; %+v", ours, theirs, got.Counts)
 	}
 }
 

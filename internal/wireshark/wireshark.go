@@ -64,10 +64,23 @@ func Path(t testing.TB) string {
 	return path
 }
 
+// Fields returns, of each packet of a capture that passes a display filter, fields.
+func Fields(t testing.TB, file, filter string, names ...string) (all [][]string) {
+	t.Helper()
+	args := append(Arguments(file), "-Y", filter, "-T", "fields", "-E", "separator="+separator)
+	for _, n := range names {
+		args = append(args, "-e", n)
+	}
+	for _, line := range run(t, args...) {
+		all = append(all, strings.Split(line, separator))
+	}
+	return all
+}
+
 // Count returns how many packets of a capture pass a display filter.
 func Count(t testing.TB, file, filter string) int {
 	t.Helper()
-	return len(run(t, append(Arguments(file), "-Y", filter, "-T", "fields", "-e", "frame.number")...))
+	return len(Fields(t, file, filter, "frame.number"))
 }
 
 func run(t testing.TB, args ...string) []string {
