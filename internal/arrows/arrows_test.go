@@ -42,13 +42,14 @@ var may = map[string][]string{
 	"internal/wireshark":     {"cm/roce", "cm/capture", "internal/require"},
 	"cm/roce":                {},
 	"cm/capture":             {"cm/roce"},
+	"cm/timeout":             {},
 	"verify":                 {"mlx5", "devx"},
 	"bench":                  {"mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
 	"bench/report":           {"bench"},
 	"bench/calibrate":        {"mlx5", "devx", "emu/fw", "emu/uverbs", "internal/atomicfile"},
 	"lab":                    {"lab/guest", "internal/atomicfile"},
 	"lab/guest":              {},
-	"cmd/devxlab":            {"cm/capture", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
+	"cmd/devxlab":            {"cm/capture", "cm/timeout", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
 }
 
 func TestArrows(t *testing.T) {
