@@ -38,7 +38,7 @@ var (
 	lookListeners = Look{"who listens, in which port space, on which address", "rdma res show cm_id", atPeer}
 	lookQPs       = Look{"states of the queue pairs, and whose they are", "rdma res show qp", atPeer}
 	lookMessages  = Look{"messages of the CM that came, and that were sent again", "grep . " + cmCounts + "cm_*/*", ""}
-	lookLink      = Look{"link and health of the device", "rdma link show DEV; ip link show IF; dmesg | devxlab explain", ""}
+	lookLink      = Look{"link and health of the device", "rdma link show DEV/1; ip link show IF; dmesg | grep mlx5_ | devxlab explain", ""}
 	lookLimits    = Look{"after what time it has to come", "devxlab cm timeout --timeout N --retry N", ""}
 )
 
@@ -76,7 +76,7 @@ var Causes = []Cause{
 		Means: "no answer to the REQ, and none to any of its 15 repetitions: it or the answer is lost, or the peer's CM does not run",
 		When:  "98 s (Linux up to 6.1) or 74 s (newer); 17 min if the peer's kernel answers with MRAs and its program never accepts",
 		Look: []Look{lookMessages, lookPackets, {"the same there: rx_msgs/req that does not move means that nothing comes", "grep . " + cmCounts + "cm_rx_*/req", atPeer}, lookNeighbour,
-			{"filters of UDP port 4791, also in the network", "nft list ruleset | grep 4791", atPeer},
+			{"filters of UDP port 4791, also in the network", "nft list ruleset", atPeer},
 			{"version of RoCE: a REQ of v1 to a peer that has v2 only is not heard", "cat /sys/kernel/config/rdma_cm/DEV/ports/1/default_roce_mode", ""},
 			{"priority and PFC: QP 1 has its own", "ethtool -S IF | grep -e pause -e discard", ""}, {"with MRAs: why the program does not accept", "rdma res show cm_id", atPeer}},
 	},
@@ -126,7 +126,7 @@ var Causes = []Cause{
 		Symptom: "CONNECT_ERROR", Also: []string{"-22", "EINVAL", "-110", "ETIMEDOUT"},
 		Means: "the REP came, but this queue pair did not go to RTR and RTS: -22 for attributes, -110 for an address that was not resolved within 1 s",
 		When:  "after a round trip, and 1 s more with -110",
-		Look:  []Look{{"the driver's words, and what they mean", "dmesg | devxlab explain", ""}, lookNeighbour, {"responder resources and depth of both sides, against the device's max_qp_rd_atom", "ibv_devinfo -v | grep rd_atom", ""}},
+		Look:  []Look{{"the driver's words, and what they mean", "dmesg | grep mlx5_ | devxlab explain", ""}, lookNeighbour, {"responder resources and depth of both sides, against the device's max_qp_rd_atom", "ibv_devinfo -v | grep rd_atom", ""}},
 	},
 	{
 		Symptom: "completion 12/0x81", Also: []string{"IBV_WC_RETRY_EXC_ERR", "retry", "exceeded"},
@@ -163,7 +163,7 @@ var Causes = []Cause{
 	{
 		Symptom: "DEVICE_REMOVAL", Also: []string{"11"},
 		Means: "the RDMA device goes away: unbound, reset, recovered after a failure, moved to another network namespace. All of its objects are lost",
-		Look:  []Look{{"why", "dmesg | devxlab explain", ""}, {"health", "devlink health show", ""}, {"whether it is back", "rdma dev show", ""}},
+		Look:  []Look{{"why", "dmesg | grep mlx5_ | devxlab explain", ""}, {"health", "devlink health show", ""}, {"whether it is back", "rdma dev show", ""}},
 	},
 	{
 		Symptom: "TIMEWAIT_EXIT", Also: []string{"time", "wait"},
