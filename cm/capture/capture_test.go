@@ -498,20 +498,28 @@ func TestPipe(t *testing.T) {
 	}
 }
 
-// A snap length in the header that is less than what the packets have is said, and
-// they are read.
+// A snap length that is less than what the packets have is said, and they are read.
 func TestBadSnapLength(t *testing.T) {
 	w := &wire{t: t, now: time.Unix(1, 0)}
 	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
-	for snap, want := range map[uint32]string{0: "", 1: "the snap length in the file's header is 1, but packet 1 has 322 bytes", 322: "", 1 << 31: ""} {
-		var b bytes.Buffer
-		p := pcapgo.NewWriter(&b)
+	frame := w.out[0].Data
+	o := binary.LittleEndian
+	for snap, want := range map[uint32]string{0: "", 1: "the file says that it has 1 bytes of a packet at most (snap length), but packet 1 has 322", 322: "", 1 << 31: ""} {
+		var pcap bytes.Buffer
+		p := pcapgo.NewWriter(&pcap)
 		must(t, p.WriteFileHeader(snap, layers.LinkTypeEthernet))
-		must(t, p.WritePacket(gopacket.CaptureInfo{Timestamp: w.now, CaptureLength: len(w.out[0].Data), Length: len(w.out[0].Data)}, w.out[0].Data))
-		r, err := NewReader(&b)
-		must(t, err)
-		if f, err := r.Next(); err != nil || !bytes.Equal(f.Data, w.out[0].Data) || !strings.HasPrefix(r.Note(), want) || (want == "") != (r.Note() == "") {
-			t.Errorf("snap length %d: %v, %q", snap, err, r.Note())
+		must(t, p.WritePacket(gopacket.CaptureInfo{Timestamp: w.now, CaptureLength: len(frame), Length: len(frame)}, frame))
+		described := o.AppendUint32([]byte{blockInterface, 1, 0, 0, 0}, snap)
+		enhanced := []byte{blockEnhanced}
+		for _, v := range []uint32{0, 0, 0, uint32(len(frame)), uint32(len(frame))} {
+			enhanced = o.AppendUint32(enhanced, v)
+		}
+		for name, file := range map[string][]byte{"pcap": pcap.Bytes(), "pcapng": ng(o, described, append(enhanced, frame...))} {
+			r, err := NewReader(bytes.NewReader(file))
+			must(t, err)
+			if f, err := r.Next(); err != nil || !bytes.Equal(f.Data, frame) || !strings.HasPrefix(r.Note(), want) || (want == "") != (r.Note() == "") {
+				t.Errorf("%s, snap length %d: %v, %q", name, snap, err, r.Note())
+			}
 		}
 	}
 }

@@ -3,13 +3,19 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/google/gopacket/pcapgo"
 
 	"devxlab.example/cm/capture"
 )
@@ -80,6 +86,14 @@ func TestPcapDamaged(t *testing.T) {
 	code, out, errOut := devxlab(b[:len(b)*9/10+1], "pcap", "--totals", "-")
 	if code != exitFailed || !strings.Contains(out, "disconnected") || !strings.Contains(errOut, "cut off or damaged there; what was read before is shown") {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)
+	}
+	var odd bytes.Buffer // its packet is longer than its header says
+	w := pcapgo.NewWriter(&odd)
+	if err := errors.Join(w.WriteFileHeader(16, layers.LinkTypeEthernet), w.WritePacket(gopacket.CaptureInfo{CaptureLength: 60, Length: 60}, make([]byte, 60))); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, _ := devxlab(odd.String(), "pcap", "-"); code != exitOK || !strings.Contains(out, "16 bytes of a packet at most (snap length), but packet 1 has 60") {
+		t.Errorf("exit code %d\n%s", code, out)
 	}
 	for in, want := range map[string]string{"": "neither pcap nor pcapng", "#!/bin/sh": "it begins with 23 21"} {
 		if code, _, errOut := devxlab(in, "pcap", "-"); code != exitFailed || !strings.Contains(errOut, want) {
