@@ -4,7 +4,6 @@ package capture
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"maps"
 	"math"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +21,7 @@ import (
 	"github.com/google/gopacket/pcapgo"
 
 	"devxlab.example/cm/roce"
+	"devxlab.example/internal/labcapture"
 )
 
 func must(t testing.TB, err error) {
@@ -30,21 +29,6 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// mixed is a capture of the lab (lab/testdata/guest/mixed.sh): over IPv4, IPv6 and
-// RoCEv1 rping, cmtime with 5 connections, ucmatose, udaddy, and a client of a port
-// where nobody listens; a server that is slow and refuses; other traffic.
-func mixed(t testing.TB) []byte {
-	t.Helper()
-	f, err := os.Open("../roce/testdata/mixed.pcapng.gz")
-	must(t, err)
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	must(t, err)
-	b, err := io.ReadAll(z)
-	must(t, err)
-	return b
 }
 
 func follow(t testing.TB, r io.Reader) (*Follower, error) {
@@ -75,7 +59,7 @@ func states(f *Follower) map[string]int {
 }
 
 func TestMixed(t *testing.T) {
-	f, err := follow(t, bytes.NewReader(mixed(t)))
+	f, err := follow(t, bytes.NewReader(labcapture.Mixed(t)))
 	must(t, err)
 	rejected := func(r roce.RejectReason) string { return "rejected by the server: " + r.String() }
 	if n := states(f); n["disconnected"] != 21 || n["service found"] != 3 || n[rejected(roce.RejectInvalidServiceID)] != 3 || n[rejected(roce.RejectConsumerDefined)] != 1 || len(n) != 4 {
@@ -277,7 +261,7 @@ func TestRemarks(t *testing.T) {
 func kinds(t testing.TB) map[string]Frame {
 	t.Helper()
 	all := map[string]Frame{}
-	r, err := NewReader(bytes.NewReader(mixed(t)))
+	r, err := NewReader(bytes.NewReader(labcapture.Mixed(t)))
 	must(t, err)
 	s := roce.NewStack()
 	parser := s.Parser(layers.LayerTypeEthernet)
@@ -464,9 +448,9 @@ func TestReader(t *testing.T) {
 		"text":          {[]byte("hello world"), 0, "it begins with 68 65 6c 6c"},
 		"only a header": {classic(layers.LinkTypeEthernet, frame, 65536)[:24], 0, ""},
 		"half a header": {classic(layers.LinkTypeEthernet, frame, 65536)[:20], 0, "pcap"},
-		"half pcapng":   {mixed(t)[:20], 0, "unexpected EOF"},
-		"false length":  {append(bytes.Clone(mixed(t)[:4]), 0xff, 0xff, 0xff, 0x7c, 0x4d, 0x3c, 0x2b, 0x1a), 0, "length 2097151999"},
-		"byte order":    {append(bytes.Clone(mixed(t)[:8]), 1, 2, 3, 4), 0, "byte order 01 02 03 04"},
+		"half pcapng":   {labcapture.Mixed(t)[:20], 0, "unexpected EOF"},
+		"false length":  {append(bytes.Clone(labcapture.Mixed(t)[:4]), 0xff, 0xff, 0xff, 0x7c, 0x4d, 0x3c, 0x2b, 0x1a), 0, "length 2097151999"},
+		"byte order":    {append(bytes.Clone(labcapture.Mixed(t)[:8]), 1, 2, 3, 4), 0, "byte order 01 02 03 04"},
 	} {
 		f, err := follow(t, bytes.NewReader(c.file))
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
@@ -486,7 +470,7 @@ func TestReader(t *testing.T) {
 func TestPipe(t *testing.T) {
 	r, w := io.Pipe()
 	defer r.Close()
-	b := mixed(t)
+	b := labcapture.Mixed(t)
 	go func() {
 		_, _ = w.Write(b[:len(b)/2]) // then it stays open
 	}()
@@ -537,7 +521,7 @@ func TestName(t *testing.T) {
 
 // FuzzFile reads whatever comes to its end.
 func FuzzFile(f *testing.F) {
-	b := mixed(f)
+	b := labcapture.Mixed(f)
 	f.Add(b[:8192])
 	w := &wire{t: f, now: time.Unix(1, 0)}
 	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})

@@ -4,12 +4,10 @@ package roce
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/hex"
 	"errors"
 	"io"
 	"net"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -17,19 +15,14 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/google/gopacket/pcapgo"
+
+	"devxlab.example/internal/labcapture"
 )
 
-// capture returns the frames of a run in the lab (lab/testdata/guest/mixed.sh): all
-// that RC, UC and UD send, rping, cmtime, ucmatose, udaddy, connections that are
-// refused, over RoCEv1, IPv4 and IPv6.
+// capture returns the frames of a run in the lab.
 func capture(t testing.TB) (frames [][]byte) {
 	t.Helper()
-	f, err := os.Open("testdata/mixed.pcapng.gz")
-	must(t, err)
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	must(t, err)
-	r, err := pcapgo.NewNgReader(z, pcapgo.DefaultNgReaderOptions)
+	r, err := pcapgo.NewNgReader(bytes.NewReader(labcapture.Mixed(t)), pcapgo.DefaultNgReaderOptions)
 	must(t, err)
 	for {
 		data, _, err := r.ReadPacketData()

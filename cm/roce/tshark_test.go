@@ -3,32 +3,18 @@
 package roce_test
 
 import (
-	"compress/gzip"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"devxlab.example/internal/labcapture"
 	"devxlab.example/internal/wireshark"
 )
 
 // tshark agrees about every field of every packet.
 func TestTshark(t *testing.T) {
-	f, err := os.Open("testdata/mixed.pcapng.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
 	file := filepath.Join(t.TempDir(), "mixed.pcapng")
-	if err := os.WriteFile(file, b, 0o600); err != nil {
+	if err := os.WriteFile(file, labcapture.Mixed(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := wireshark.Compare(t, file)

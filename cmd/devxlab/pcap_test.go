@@ -4,11 +4,8 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,29 +15,11 @@ import (
 	"github.com/google/gopacket/pcapgo"
 
 	"devxlab.example/cm/capture"
+	"devxlab.example/internal/labcapture"
 )
 
-// labCapture is a capture of the lab; see package capture.
-func labCapture(t *testing.T) string {
-	t.Helper()
-	f, err := os.Open("../../cm/roce/testdata/mixed.pcapng.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}
-
 func TestPcap(t *testing.T) {
-	b := labCapture(t)
+	b := string(labcapture.Mixed(t))
 	code, out, errOut := devxlab(b, "pcap", "-")
 	if code != exitOK || errOut != "" {
 		t.Fatalf("exit code %d\n%s", code, errOut)
@@ -82,7 +61,7 @@ func TestPcap(t *testing.T) {
 
 // What was read before the damage is shown, and the exit code says so.
 func TestPcapDamaged(t *testing.T) {
-	b := labCapture(t)
+	b := string(labcapture.Mixed(t))
 	code, out, errOut := devxlab(b[:len(b)*9/10+1], "pcap", "--totals", "-")
 	if code != exitFailed || !strings.Contains(out, "disconnected") || !strings.Contains(errOut, "cut off or damaged there; what was read before is shown") {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)

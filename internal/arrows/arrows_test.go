@@ -39,6 +39,7 @@ var may = map[string][]string{
 	"emu/uverbs":             {"mlx5", "emu/fw", "devx/abi", "devx", "internal/dma", "internal/usermem"},
 	"emu/pci":                {"mlx5", "emu/fw"},
 	"emu/vfiouser":           {"internal/dma"},
+	"internal/labcapture":    {},
 	"internal/wireshark":     {"cm/roce", "cm/capture", "internal/require"},
 	"cm/roce":                {},
 	"cm/capture":             {"cm/roce"},
