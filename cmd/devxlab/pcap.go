@@ -38,7 +38,8 @@ func (c *pcapCmd) Run(e *env) error {
 	}
 	follower := capture.NewFollower()
 	var damaged error
-	for e.ctx.Err() == nil {
+	pipe := c.File == "-" // Ctrl-C ends whoever writes it, too; what that has left to say counts
+	for pipe || e.ctx.Err() == nil {
 		p, err := r.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {

@@ -4,8 +4,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -56,6 +58,24 @@ func TestPcap(t *testing.T) {
 	}
 	if c := j.Connections[27]; c.RejectReason != 28 || c.Accept != nil {
 		t.Errorf("%+v", c)
+	}
+}
+
+// After Ctrl-C a pipe is read to its end: whoever writes it is told to end as well,
+// and flushes then. A file is not.
+func TestPcapInterrupted(t *testing.T) {
+	b := labcapture.Mixed(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, want := range map[string]string{"-": "2002 packets", file: "0 packets"} {
+		var out bytes.Buffer
+		if err := (&pcapCmd{File: name}).Run(&env{ctx: ctx, in: bytes.NewReader(b), out: &out}); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v\n%s", name, err, out.String())
+		}
 	}
 }
 

@@ -47,7 +47,7 @@ var guesses = []string{"rpcrdma_infiniband", "smb_direct_infiniband", "nvme_rdma
 
 // Arguments are those with which tshark reads a capture of RoCE.
 func Arguments(file string) []string {
-	args := []string{"-r", file}
+	args := []string{"-r", file, "--disable-protocol", "tftp"} // a card may send from that port, 69, and the lower one decides
 	for _, h := range guesses {
 		args = append(args, "--disable-heuristic", h)
 	}
