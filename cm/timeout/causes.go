@@ -131,8 +131,8 @@ var Causes = []Cause{
 	{
 		Symptom: "completion 12/0x81", Also: []string{"IBV_WC_RETRY_EXC_ERR", "retry", "exceeded"},
 		Means: "no acknowledgement in any of the retries. The peer's queue pair in ERR, its process, its host or the path dead: all look the same from here",
-		When:  "(retry_cnt + 1) · time-out at least; a ConnectX-6 takes 3.6 s for each time-out up to 16",
-		Look: []Look{lookQPs, {"local_ack_timeout_err moved here: nothing came; also roce_adp_retrans", "grep . " + hw + "local_ack_timeout_err " + hw + "roce_adp_retrans*", ""},
+		When:  "(retry_cnt + 1) · time-out at least; a ConnectX-6 takes 3.7 s with 7 retries for each time-out up to 16",
+		Look: []Look{lookQPs, {"local_ack_timeout_err moved here: nothing came; so did roce_adp_retrans, if the firmware repeats adaptively", "grep . " + hw + "local_ack_timeout_err " + hw + "roce_adp_retrans*", ""},
 			{"out_of_sequence moved there: some came, some did not", "grep . " + hw + "out_of_sequence", atPeer}, lookNeighbour, {"the path with its MTU", "ping -M do -s 4096 PEER", ""}, {"priority: drops and pauses", "ethtool -S IF | grep -e discard -e pause -e ecn", ""}, lookLimits},
 	},
 	{

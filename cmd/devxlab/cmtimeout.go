@@ -96,7 +96,7 @@ func (c *cmTimeoutCmd) show(e *env, t *cmTimeouts) error {
 	fmt.Fprintf(e.out, "\nA queue pair that rdma_cm connects has time-out %d (%s) and, of the peer, min_rnr_timer 0 (%s). The kernel's timers\nare late by up to an eighth: its 16 · 6.144 s took 102 s.\n",
 		t.CMTimeout, short(timeout.Exp(t.CMTimeout)), short(timeout.RNRDelay(0)))
 	for _, card := range t.Cards {
-		fmt.Fprintf(e.out, "\nWhy a %s differs: %s.\n", card.Name, card.Why)
+		fmt.Fprintf(e.out, "\n%s: %s.\n", card.Name, card.Why)
 	}
 	for _, n := range t.Notes {
 		fmt.Fprintf(e.out, "\n%s.\n", n)
@@ -105,8 +105,11 @@ func (c *cmTimeoutCmd) show(e *env, t *cmTimeouts) error {
 }
 
 func ends(w timeout.Wait, more string) string {
-	if w.Forever {
+	switch {
+	case w.Forever:
 		return "never"
+	case more == "" && w.Most != w.Least:
+		return short(w.Least) + " to " + short(w.Most)
 	}
 	return short(w.Least) + more
 }

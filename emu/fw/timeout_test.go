@@ -28,43 +28,56 @@ func dead(t *testing.T, o options, profile *AckTimeout) (*net, *end) {
 	return n, a
 }
 
-// An error comes at the instant that package timeout computes: without a profile by
-// the formula, with one as it says of a card. Where it says never, none comes in a
-// year.
+// An error comes at the instant that package timeout computes by the formula, and
+// with a profile at that of its floor and percentage. Where there is no time-out,
+// none comes in a year.
 func TestComputedAckTimeouts(t *testing.T) {
-	published, err := ProfileByName("published")
-	if err != nil {
-		t.Fatal(err)
-	}
-	card := timeout.Cards[0]
-	if p := published.AckTimeout; p.Floor != card.Floor || p.Percent != card.Percent {
-		t.Errorf("the profile has %+v, %s is %+v", p, card.Name, card)
-	}
+	profile := publishedAckTimeout(t)
 	for _, n := range []int{0, 1, 4, 8, 10, 14, 16, 17, 20, 24, 31} {
 		for _, retries := range []int{0, 1, 3, 7} {
-			q := timeout.QP{AckTimeout: n, RetryCount: retries}
-			formula, err := q.NoAck()
+			formula, err := timeout.QP{AckTimeout: n, RetryCount: retries}.NoAck()
 			if err != nil {
 				t.Fatal(err)
 			}
-			measured, err := q.NoAckOf(card)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for profile, want := range map[*AckTimeout]timeout.Wait{nil: formula, published.AckTimeout: measured} {
+			longer := time.Duration(retries+1) * (timeout.Exp(max(n, profile.Floor)) * time.Duration(profile.Percent) / 100)
+			for p, want := range map[*AckTimeout]time.Duration{nil: formula.Least, profile: longer} {
 				o := usual
 				o.timeout, o.retries = uint8(n), uint8(retries)
-				net, a := dead(t, o, profile)
+				net, a := dead(t, o, p)
 				start := net.clock.Now()
 				a.post(work{op: opSend, n: 10})
-				if want.Forever {
+				if formula.Forever {
 					net.run(365 * 24 * time.Hour)
 					a.expect("for ever")
 					continue
 				}
-				a.until("dead peer", start+want.Least)
+				a.until("dead peer", start+want)
 				a.expect("dead peer", retriesOver)
 			}
+		}
+	}
+}
+
+func publishedAckTimeout(t *testing.T) *AckTimeout {
+	t.Helper()
+	p, err := ProfileByName("published")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.AckTimeout
+}
+
+// The profile has time-outs that are equally long, which those of the card are not:
+// with 7 retries it is within 3 % of what was measured.
+func TestProfileIsNearTheCard(t *testing.T) {
+	profile := publishedAckTimeout(t)
+	for n := 8; n <= 20; n++ {
+		card, err := timeout.QP{AckTimeout: n, RetryCount: 7}.NoAckOf(timeout.Cards[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ratio := float64(8*profile.after(uint8(n))) / float64(card.Least); ratio < 0.97 || ratio > 1.03 {
+			t.Errorf("%d: %.3f times the card's", n, ratio)
 		}
 	}
 }
