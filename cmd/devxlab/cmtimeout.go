@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -93,15 +94,22 @@ func (c *cmTimeoutCmd) show(e *env, t *cmTimeouts) error {
 	if err := e.table(rows); err != nil {
 		return err
 	}
-	fmt.Fprintf(e.out, "\nA queue pair that rdma_cm connects has time-out %d (%s) and, of the peer, min_rnr_timer 0 (%s). The kernel's timers\nare late by up to an eighth: its 16 · 6.144 s took 102 s.\n",
-		t.CMTimeout, short(timeout.Exp(t.CMTimeout)), short(timeout.RNRDelay(0)))
+	var b strings.Builder
+	for _, text := range append(c.remarks(t), t.Notes...) {
+		b.WriteByte('\n')
+		fill(&b, "", strings.Fields(text+"."))
+	}
+	_, err := io.WriteString(e.out, b.String())
+	return err
+}
+
+func (c *cmTimeoutCmd) remarks(t *cmTimeouts) []string {
+	texts := []string{fmt.Sprintf("A queue pair that rdma_cm connects has time-out %d (%s) and, of the peer, min_rnr_timer 0 (%s). "+
+		"The kernel's timers are late by up to an eighth: its 16 · 6.144 s took 102 s", t.CMTimeout, short(timeout.Exp(t.CMTimeout)), short(timeout.RNRDelay(0)))}
 	for _, card := range t.Cards {
-		fmt.Fprintf(e.out, "\n%s: %s.\n", card.Name, card.Why)
+		texts = append(texts, card.Name+": "+card.Why)
 	}
-	for _, n := range t.Notes {
-		fmt.Fprintf(e.out, "\n%s.\n", n)
-	}
-	return nil
+	return texts
 }
 
 func ends(w timeout.Wait, more string) string {
@@ -142,24 +150,26 @@ func (c *cmCausesCmd) Run(e *env) error {
 		}
 		return e.table(rows)
 	}
+	var b strings.Builder
 	for i, f := range found {
 		if i > 0 {
-			fmt.Fprintln(e.out)
+			b.WriteByte('\n')
 		}
-		fmt.Fprintf(e.out, "%s: %s.\n", f.Symptom, f.Means)
+		fill(&b, "", strings.Fields(f.Symptom+": "+f.Means+"."))
 		if f.When != "" {
-			fmt.Fprintf(e.out, "When: %s.\n", f.When)
+			fill(&b, "When: ", strings.Fields(f.When+"."))
 		}
 		for n, l := range f.Look {
-			where := ""
+			at := l.At
 			if l.Where != "" {
-				where = ", at the " + l.Where
+				at += ", at the " + l.Where
 			}
-			fmt.Fprintf(e.out, "%3d. %s%s\n", n+1, l.At, where)
+			fill(&b, fmt.Sprintf("%3d. ", n+1), strings.Fields(at))
 			if l.Command != "" {
-				fmt.Fprintf(e.out, "       %s\n", l.Command)
+				b.WriteString("       " + l.Command + "\n")
 			}
 		}
 	}
-	return nil
+	_, err := io.WriteString(e.out, b.String())
+	return err
 }
