@@ -196,6 +196,9 @@ func TestLabMixed(t *testing.T) {
 		}
 	}
 	for _, over := range []string{"IPv4", "IPv6", "RoCEv1"} {
+		if over == "RoCEv1" {
+			want = append(want, "XRC: SEND", "XRC: WRITE")
+		}
 		for _, what := range []string{"rping", "cmtime", "ucmatose", "udaddy", "nobody listens"} {
 			want = append(want, what+" over "+over)
 		}
@@ -210,7 +213,7 @@ func TestLabMixed(t *testing.T) {
 	if missing := r.Missing(); r.RoCE < enough || len(missing) > 0 {
 		t.Errorf("%d packets of RoCE; none has %q", r.RoCE, missing)
 	}
-	for _, l := range []gopacket.LayerType{roce.LayerTypeGRH, layers.LayerTypeIPv4, layers.LayerTypeIPv6, roce.LayerTypeCNP, roce.LayerTypeMRA, roce.LayerTypeSIDRReq, roce.LayerTypeSIDRRep} {
+	for _, l := range []gopacket.LayerType{roce.LayerTypeGRH, layers.LayerTypeIPv4, layers.LayerTypeIPv6, roce.LayerTypeXRCETH, roce.LayerTypeCNP, roce.LayerTypeMRA, roce.LayerTypeSIDRReq, roce.LayerTypeSIDRRep} {
 		if r.Layers[l] == 0 {
 			t.Errorf("no %v: %v", l, r.Layers)
 		}

@@ -12,8 +12,8 @@ import (
 )
 
 // fields are tshark's names, the layer that has them, and what we have. nil is no
-// value. tshark decodes neither MRA, LAP, APR nor SIDR, nor XRC, and gives RETH's
-// names to the address and key of an AtomicETH.
+// value. tshark decodes neither MRA, LAP, APR nor SIDR, and gives RETH's names to the
+// address and key of an AtomicETH.
 var fields = []struct {
 	name string
 	in   gopacket.LayerType
@@ -142,9 +142,13 @@ var fields = []struct {
 	{"infiniband.cm.drsp.remotecommid", roce.LayerTypeDREP, func(s *roce.Stack) any { return s.DREP.RemoteCommID }},
 	{"infiniband.cm.drsp.private", roce.LayerTypeDREP, func(s *roce.Stack) any { return s.DREP.PrivateData }},
 	{"infiniband.invariant.crc", roce.LayerTypeBTH, func(s *roce.Stack) any {
-		return when(s.BTH.Opcode != roce.CongestionNote, bits.ReverseBytes32(s.BTH.ICRC)) // what is behind the BTH of a CNP it does not know
+		return when(known(s.BTH.Opcode), bits.ReverseBytes32(s.BTH.ICRC))
 	}},
 }
+
+// known reports whether tshark knows what follows the BTH; of XRC and CNP Wireshark
+// 4.0 knows nothing.
+func known(o roce.Opcode) bool { return o.Transport() != roce.XRC && o != roce.CongestionNote }
 
 // when is a value, or none.
 func when(has bool, v any) any {

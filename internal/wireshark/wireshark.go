@@ -174,7 +174,7 @@ func (c *comparison) packet(p capture.Frame, columns []string) error {
 		c.result.Layers[l]++
 	}
 	for _, f := range fields {
-		if !has[f.in] {
+		if !has[f.in] || f.in != roce.LayerTypeBTH && !known(c.stack.BTH.Opcode) {
 			continue
 		}
 		v, want := columns[c.column[f.name]], f.ours(c.stack)

@@ -13,10 +13,11 @@ far=$(ip netns exec far ls /sys/class/infiniband/mlx5_1/device/net)
 ip addr add fd00:7::1/64 dev $near nodad
 ip -n far addr add fd00:7::2/64 dev $far nodad
 
-# both NAME SERVER CLIENT [STATUS] runs programs of a connection manager.
+# both NAME SERVER CLIENT [STATUS] runs programs that find each other by a connection
+# manager, or by TCP.
 both() {
   /bin/ip netns exec far timeout 60 $2 >/tmp/far.log 2>&1 &
-  until ip netns exec far rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done
+  until ip netns exec far sh -c "netstat -ltn | grep -q :18515 || rdma resource show cm_id | grep -q LISTEN"; do sleep 0.1; done
   timeout 60 $3 >/tmp/near.log 2>&1
   status=$?
   if [ $status = ${4:-0} ]; then
@@ -37,6 +38,8 @@ managers() {
 }
 managers IPv4 192.168.7.2
 managers IPv6 fd00:7::2
+both "XRC: SEND" "ib_send_lat -c XRC -F -x 3 -n 20 -d mlx5_1" "ib_send_lat -c XRC -F -x 3 -n 20 -d mlx5_0 192.168.7.2"
+both "XRC: WRITE" "ib_write_bw -c XRC -s 5000 -F -x 3 -n 20 -d mlx5_1" "ib_write_bw -c XRC -s 5000 -F -x 3 -n 20 -d mlx5_0 192.168.7.2"
 for card in mlx5_0 mlx5_1; do
   mkdir /sys/kernel/config/rdma_cm/$card
   echo "IB/RoCE v1" >/sys/kernel/config/rdma_cm/$card/ports/1/default_roce_mode || echo "no RoCEv1 for connection managers"
