@@ -74,7 +74,7 @@ var Causes = []Cause{
 	{
 		Symptom: "UNREACHABLE -110 of a client", Also: []string{"ETIMEDOUT", "REQ"},
 		Means: "no answer to the REQ, and none to any of its 15 repetitions: it or the answer is lost, or the peer's CM does not run",
-		When:  "98 s (Linux up to 6.1) or 74 s (newer); 17 min if the peer's kernel answers with MRAs and its program never accepts",
+		When:  "98 s (Linux 5.15, 6.1) or 74 s (6.12); 17 min if the peer's kernel answers with MRAs and its program never accepts",
 		Look: []Look{lookMessages, lookPackets, {"the same there: rx_msgs/req that does not move means that nothing comes", "grep . " + cmCounts + "cm_rx_*/req", atPeer}, lookNeighbour,
 			{"filters of UDP port 4791, also in the network", "nft list ruleset", atPeer},
 			{"version of RoCE: a REQ of v1 to a peer that has v2 only is not heard", "cat /sys/kernel/config/rdma_cm/DEV/ports/1/default_roce_mode", ""},
@@ -168,7 +168,7 @@ var Causes = []Cause{
 	{
 		Symptom: "TIMEWAIT_EXIT", Also: []string{"time", "wait"},
 		Means: "no fault: the time after a disconnect in which late packets may come is over; the queue pair number may be used again",
-		When:  "2 s after the disconnect (1 s with a packet life time of 16)",
+		When:  "2 s after the disconnect, 1 s with a packet life time of 16 (Linux 6.12)",
 		Look:  []Look{{"how long it is", "devxlab cm timeout", ""}},
 	},
 	{

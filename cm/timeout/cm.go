@@ -11,8 +11,8 @@ const (
 	CMAResponseTimeout = 20
 	CMARetries         = 15
 	CMAServiceTimeout  = 24 // of MRAs
-	CMALifetime        = 18 // Linux to 6.2, with 5.15 and 6.1; later ones have CMALifetimeNew
-	CMALifetimeNew     = 16
+	CMALifetime        = 18 // Linux 5.15 and 6.1
+	CMALifetimeNew     = 16 // 6.12; changed by a patch of November 2022
 	// MLX5AckDelay is the local_ca_ack_delay that ConnectX-5 and 6 report.
 	MLX5AckDelay = 16
 )

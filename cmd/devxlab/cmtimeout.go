@@ -18,7 +18,7 @@ type cmTimeoutCmd struct {
 	MinRNRTimer       int `name:"min-rnr-timer" default:"12" help:"min_rnr_timer of the peer, 0 to 31: a code; 12 is 0.64 ms, 0 the longest, 655.36 ms." placeholder:"CODE"`
 	CMResponseTimeout int `name:"cm-response-timeout" default:"20" help:"Response time-out of the CM, 0 to 31; of rdma_cm 20." placeholder:"N"`
 	CMRetries         int `name:"cm-retries" default:"15" help:"Repetitions of a CM message, 0 to 15; of rdma_cm 15." placeholder:"N"`
-	Lifetime          int `default:"18" help:"Packet life time of the path, 0 to 31; of rdma_cm on RoCE 18 up to Linux 6.1, newer 16." placeholder:"N"`
+	Lifetime          int `default:"18" help:"Packet life time of the path, 0 to 31; of rdma_cm on RoCE 18 in Linux 5.15 and 6.1, 16 in 6.12." placeholder:"N"`
 	AckDelay          int `name:"ack-delay" default:"16" help:"local_ca_ack_delay of the devices, 0 to 31; of ConnectX 16." placeholder:"N"`
 	MRA               int `name:"mra" default:"24" help:"Service time-out that an MRA asks for, 0 to 31; of rdma_cm 24." placeholder:"N"`
 }
