@@ -5,6 +5,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -17,7 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"devxlab.example/cm/roce"
 	"devxlab.example/internal/require"
+	"devxlab.example/internal/wireshark"
 )
 
 // twoGuests boots two machines whose cards are on one wire, and runs a program
@@ -117,26 +123,20 @@ func checkPrograms(t *testing.T, out string) {
 }
 
 // checkTap looks whether Wireshark finds everything in a tap's file well formed:
-// it must have found RoCEv2 in it, nothing malformed and no error. It comes last,
-// since without Wireshark it skips the test. Protocols whose sequence may look odd
-// are "TCP", whose resets and repeats are the kernel's own affair, and those named.
+// it must have found RoCEv2 in it, nothing malformed and no error, and in each field
+// what cm/roce finds there. It comes last, since without Wireshark it skips the test.
+// Protocols whose sequence may look odd are "TCP", whose resets and repeats are the
+// kernel's own affair, and those named.
 func checkTap(t *testing.T, file string, odd ...string) {
 	t.Helper()
-	path, err := exec.LookPath("tshark")
-	if err != nil {
-		err = fmt.Errorf("%w: apt-get install tshark", err)
-	}
-	require.Have(t, "tshark", err)
-	args := []string{"-r", file, "-q", "-z", "expert,warn", "-z", "io,phs"}
+	r := wireshark.Compare(t, file)
+	t.Logf("tshark and cm/roce agree about %d values of %d packets", r.Values, r.RoCE)
+	args := append(wireshark.Arguments(file), "-q", "-z", "expert,warn", "-z", "io,phs")
 	// RoCEv2 has no UDP checksum, also over IPv6 (InfiniBand Architecture Specification, annex A17).
 	for _, o := range []string{"ip.check_checksum", "tcp.check_checksum", "udp.check_checksum", "udp.ignore_ipv6_zero_checksum"} {
 		args = append(args, "-o", o+":TRUE")
 	}
-	// What programs send is a pattern, or nothing in particular: no protocol to be guessed.
-	for _, h := range []string{"rpcrdma_infiniband", "smb_direct_infiniband", "nvme_rdma", "iser_infiniband", "lnet_ib", "sdp_infiniband"} {
-		args = append(args, "--disable-heuristic", h)
-	}
-	out, err := exec.Command(path, args...).CombinedOutput()
+	out, err := exec.Command(wireshark.Path(t), args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -177,6 +177,110 @@ func TestLabTwoCards(t *testing.T) {
 	}
 	checkPrograms(t, out.String())
 	checkTap(t, o.Tap)
+}
+
+// Everything that RoCE has, and a kernel under which it is sent: tshark and cm/roce
+// agree about each field of each packet of a run.
+func TestLabMixed(t *testing.T) {
+	o := trafficOptions(t)
+	var out, said bytes.Buffer
+	o.SMP, o.Append = 2, "tsc=reliable"
+	o.Devices, o.Tap, o.Stdout, o.Stderr = 2, filepath.Join(t.TempDir(), "tap.pcapng"), &out, &said
+	o.HCA = []string{o.Devxlab, "emu", "--wire", "rate=1G,delay=10us,ecn=1:2:100%"}
+	o.Env, o.Args = []string{"CONNECTIONS=50"}, []string{"sh", guestScripts + "mixed.sh"}
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatalf("%v\n%s%s", err, out.String(), said.String())
+	}
+	var want []string
+	for gid := range 4 {
+		for _, what := range []string{"RC", "UC", "UD", "NAKs"} {
+			want = append(want, fmt.Sprintf("%s of GID %d", what, gid))
+		}
+	}
+	for _, over := range []string{"IPv4", "IPv6", "RoCEv1"} {
+		if over == "RoCEv1" {
+			want = append(want, "XRC: SEND", "XRC: WRITE")
+		}
+		for _, what := range []string{"rping", "cmtime", "ucmatose", "udaddy", "nobody listens"} {
+			want = append(want, what+" over "+over)
+		}
+	}
+	want = append(want, "a slow server refuses")
+	if got := strings.Split(strings.TrimSpace(out.String()), "\n"); !slices.Equal(got, want) {
+		t.Errorf("%s%s", out.String(), said.String())
+	}
+	r := wireshark.Compare(t, o.Tap)
+	t.Logf("%d values of %d packets", r.Values, r.RoCE)
+	const enough = 10_000
+	if missing := r.Missing(); r.RoCE < enough || len(missing) > 0 {
+		t.Errorf("%d packets of RoCE; none has %q", r.RoCE, missing)
+	}
+	for _, l := range []gopacket.LayerType{roce.LayerTypeGRH, layers.LayerTypeIPv4, layers.LayerTypeIPv6, roce.LayerTypeXRCETH, roce.LayerTypeCNP, roce.LayerTypeMRA, roce.LayerTypeSIDRReq, roce.LayerTypeSIDRRep} {
+		if r.Layers[l] == 0 {
+			t.Errorf("no %v: %v", l, r.Layers)
+		}
+	}
+	for o := roce.RC; o <= roce.UD|roce.SendOnlyImm; o++ {
+		reliable := o.Transport() == roce.RC && o != roce.RC|roce.SendLastInv // which none of the messages is long enough for
+		if has := strings.HasPrefix(o.String(), "opcode"); !has && r.Opcodes[o] == 0 && (reliable || o.Transport() == roce.UC || o.Transport() == roce.UD) {
+			t.Errorf("no %v: %v", o, r.Opcodes)
+		}
+	}
+}
+
+// Of connections over a wire that loses and doubles, devxlab pcap says the same as
+// tshark's filters: how often each message was sent again, how often it came twice,
+// and how many there are.
+func TestLabLossyManagers(t *testing.T) {
+	o := trafficOptions(t)
+	var out, said bytes.Buffer
+	o.Devices, o.Tap, o.Stdout, o.Stderr = 2, filepath.Join(t.TempDir(), "tap.pcapng"), &out, &said
+	o.HCA = []string{o.Devxlab, "emu", "--wire", "loss=10%,dup=10%"}
+	o.Env, o.Args = []string{"CONNECTIONS=50"}, []string{"sh", guestScripts + "lossycm.sh"}
+	if _, err := Run(t.Context(), o); err != nil || out.String() != "cmtime\n" {
+		t.Fatalf("%v\n%s%s", err, out.String(), said.String())
+	}
+	pcap, err := exec.Command(o.Devxlab, "pcap", o.Tap, "-o", "json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	type tally struct{ Messages, Connections, Established, Again, Twice int }
+	var got struct {
+		Counts      struct{ CM, Unmatched, Damaged, BadICRC int }
+		Connections []struct {
+			State                       string
+			Retransmissions, Duplicates int
+		}
+	}
+	if err := json.Unmarshal(pcap, &got); err != nil {
+		t.Fatal(err)
+	}
+	ours := tally{Messages: got.Counts.CM, Connections: len(got.Connections)}
+	for _, c := range got.Connections {
+		ours.Again, ours.Twice = ours.Again+c.Retransmissions, ours.Twice+c.Duplicates
+		if c.State == "disconnected" {
+			ours.Established++
+		}
+	}
+	theirs := tally{Messages: wireshark.Count(t, o.Tap, "infiniband.mad.mgmtclass==7")}
+	last := map[string]string{}
+	for _, line := range wireshark.Fields(t, o.Tap, "infiniband.mad.mgmtclass==7", "infiniband.mad.attributeid", "ip.src", "infiniband.mad.transactionid", "infiniband.bth.psn", "infiniband.invariant.crc") {
+		message, packet := strings.Join(line[:3], " "), strings.Join(line[3:], " ")
+		switch before, again := last[message]; {
+		case before == packet:
+			theirs.Twice++
+		case again:
+			theirs.Again++
+		case line[0] == "0x0010":
+			theirs.Connections++
+		case line[0] == "0x0014":
+			theirs.Established++
+		}
+		last[message] = packet
+	}
+	if t.Logf("%+v", theirs); ours != theirs || ours.Established != ours.Connections || ours.Again == 0 || ours.Twice == 0 || got.Counts.Unmatched+got.Counts.Damaged+got.Counts.BadICRC > 0 {
+		t.Errorf("%+v, tshark %+v; %+v", ours, theirs, got.Counts)
+	}
 }
 
 // wireFaults is what testdata/guest/faults.py has to say, without the times.

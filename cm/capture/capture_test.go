@@ -4,13 +4,14 @@ package capture
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
-	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/google/gopacket/pcapgo"
 
 	"devxlab.example/cm/roce"
+	"devxlab.example/internal/labcapture"
 )
 
 func must(t testing.TB, err error) {
@@ -27,20 +29,6 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// mixed is a capture of the lab: rping, cmtime with 50 connections, ucmatose with
-// 5, udaddy, and a client of a port where nobody listens, besides other traffic.
-func mixed(t testing.TB) []byte {
-	t.Helper()
-	f, err := os.Open("../roce/testdata/mixed.pcapng.gz")
-	must(t, err)
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	must(t, err)
-	b, err := io.ReadAll(z)
-	must(t, err)
-	return b
 }
 
 func follow(t testing.TB, r io.Reader) (*Follower, error) {
@@ -71,12 +59,13 @@ func states(f *Follower) map[string]int {
 }
 
 func TestMixed(t *testing.T) {
-	f, err := follow(t, bytes.NewReader(mixed(t)))
+	f, err := follow(t, bytes.NewReader(labcapture.Mixed(t)))
 	must(t, err)
-	if n := states(f); n["disconnected"] != 56 || n["service found"] != 1 || n["rejected by the server: "+roce.RejectInvalidServiceID.String()] != 1 || len(n) != 3 {
+	rejected := func(r roce.RejectReason) string { return "rejected by the server: " + r.String() }
+	if n := states(f); n["disconnected"] != 21 || n["service found"] != 3 || n[rejected(roce.RejectInvalidServiceID)] != 3 || n[rejected(roce.RejectConsumerDefined)] != 1 || len(n) != 4 {
 		t.Errorf("%v", n)
 	}
-	if want := (Counts{Frames: 1408, RoCE: 1400, CM: 284}); f.Counts != want || len(f.Notes) != 0 {
+	if want := (Counts{Frames: 2002, RoCE: 1966, CM: 121}); f.Counts != want || len(f.Notes) != 0 {
 		t.Errorf("%+v, %q", f.Counts, f.Notes)
 	}
 	for _, c := range f.Connections() {
@@ -199,8 +188,10 @@ func TestConversations(t *testing.T) {
 			w.send(client, server, 2, roce.AttrDREQ, &roce.DREQ{LocalCommID: cid, RemoteCommID: sid})
 			w.send(server, client, 3, roce.AttrDREQ, &roce.DREQ{LocalCommID: sid, RemoteCommID: cid})
 			w.send(server, client, 2, roce.AttrDREP, &roce.DREP{LocalCommID: sid, RemoteCommID: cid})
+			w.send(server, client, 3, roce.AttrDREQ, &roce.DREQ{LocalCommID: sid, RemoteCommID: cid})
+			w.again()
 			w.send(client, server, 3, roce.AttrDREP, &roce.DREP{LocalCommID: cid, RemoteCommID: sid})
-		}, "disconnected", 0, 0, 0},
+		}, "disconnected", 1, 1, 0},
 		"no DREP": {func(w *wire) {
 			req(w)
 			rep(w)
@@ -240,6 +231,137 @@ func TestConversations(t *testing.T) {
 	}
 }
 
+// What happened besides is said.
+func TestRemarks(t *testing.T) {
+	w := &wire{t: t, now: time.Unix(1, 0)}
+	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
+	w.send(server, client, 1, roce.AttrMRA, &roce.MRA{LocalCommID: sid, RemoteCommID: cid, ServiceTimeout: 24})
+	w.send(server, client, 1, roce.AttrREP, &roce.REP{LocalCommID: sid, RemoteCommID: cid})
+	w.send(client, server, 1, roce.AttrRTU, &roce.RTU{LocalCommID: cid, RemoteCommID: sid})
+	w.send(client, server, 1, roce.AttrLAP, &roce.LAP{LocalCommID: cid, RemoteCommID: sid})
+	w.send(client, server, 1, roce.AttrLAP, &roce.LAP{LocalCommID: cid, RemoteCommID: sid})
+	const mra = "MRA: asked for 68.7 s" // the 24 of rdma_cm
+	check := func(want ...string) {
+		t.Helper()
+		f := w.follow()
+		if k := f.Connections()[0]; !slices.Equal(k.Remarks(), want) || k.State() != "established" || k.Repeats() != 1 || f.Counts.Unmatched != 0 {
+			t.Errorf("%q, want %q; %+v", k.Remarks(), want, f.Counts)
+		}
+	}
+	check(mra, "LAP: no answer")
+	w.send(server, client, 1, roce.AttrAPR, &roce.APR{LocalCommID: sid, RemoteCommID: cid})
+	check(mra, "LAP: alternate path loaded")
+	w.out = w.out[:len(w.out)-1]
+	w.send(server, client, 1, roce.AttrAPR, &roce.APR{LocalCommID: sid, RemoteCommID: cid, ARStatus: 3})
+	check(mra, "LAP: alternate path refused, APR status 3")
+}
+
+// kinds returns a whole packet of each kind: of the lab's capture each opcode and
+// message, over each carrier, and those that no kernel sends.
+func kinds(t testing.TB) map[string]Frame {
+	t.Helper()
+	all := map[string]Frame{}
+	r, err := NewReader(bytes.NewReader(labcapture.Mixed(t)))
+	must(t, err)
+	s := roce.NewStack()
+	parser := s.Parser(layers.LayerTypeEthernet)
+	var decoded []gopacket.LayerType
+	for {
+		p, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(t, err)
+		must(t, parser.DecodeLayers(p.Data, &decoded))
+		name := ""
+		for _, l := range decoded {
+			name += " " + l.String()
+		}
+		if slices.Contains(decoded, roce.LayerTypeBTH) {
+			if name += " " + s.BTH.Opcode.String(); all[name].Data == nil {
+				p.Data = bytes.Clone(p.Data)
+				all[name] = p
+			}
+		}
+	}
+	for _, v1 := range []bool{false, true} {
+		w := &wire{t: t, now: time.Unix(1, 0), v1: v1}
+		w.send(client, server, 1, roce.AttrLAP, &roce.LAP{})
+		w.send(client, server, 1, roce.AttrAPR, &roce.APR{})
+		all[fmt.Sprint("LAP ", v1)], all[fmt.Sprint("APR ", v1)] = w.out[0], w.out[1]
+	}
+	return all
+}
+
+// A packet of any kind may be cut off anywhere, and any bit of it may be changed:
+// nothing crashes, and no change behind the Ethernet header goes by as a sound
+// packet, unless a router may make it.
+func TestEachKindDamaged(t *testing.T) {
+	packets, flips, cuts := kinds(t), 0, 0
+	for name, whole := range packets {
+		sound := NewFollower()
+		sound.Add(whole)
+		if want := (Counts{Frames: 1, RoCE: 1, CM: sound.Counts.CM, Unmatched: sound.Counts.Unmatched}); sound.Counts != want {
+			t.Fatalf("%s: %+v", name, sound.Counts)
+		}
+		f := NewFollower()
+		_, end, _ := invariant(whole.Data)
+		for n := range etherBytes + end {
+			for _, cut := range []bool{true, false} { // by the snap length, or on the wire
+				before := f.Counts
+				p := whole
+				p.Data, p.Cut = whole.Data[:n:n], cut
+				f.Add(p)
+				cuts++
+				if !cut && f.Counts.RoCE > before.RoCE && f.Counts.Damaged == before.Damaged && f.Counts.BadICRC == before.BadICRC {
+					t.Fatalf("%s: the first %d of %d bytes are a sound packet", name, n, len(whole.Data))
+				}
+			}
+		}
+		for bit := range len(whole.Data) * 8 {
+			before := f.Counts
+			p := whole
+			p.Data = bytes.Clone(whole.Data)
+			p.Data[bit/8] ^= 1 << (bit % 8)
+			f.Add(p)
+			flips++
+			unnoticed := f.Counts.RoCE > before.RoCE && f.Counts.Damaged == before.Damaged && f.Counts.BadICRC == before.BadICRC
+			if unnoticed && !mayChange(whole.Data, bit) {
+				t.Errorf("%s: bit %d of byte %d is changed, and the packet sound", name, bit%8, bit/8)
+			}
+		}
+		for _, c := range f.Connections() {
+			_ = c.State() + Name(c.Service) + strings.Join(c.Remarks(), "")
+		}
+	}
+	t.Logf("%d kinds, %d cut off, %d bits changed", len(packets), cuts, flips)
+}
+
+const etherBytes = 14
+
+// invariant returns where, from the header of IP or the GRH on, the base transport
+// header begins, the packet ends, and which bytes before the former routers change.
+func invariant(frame []byte) (bth, end int, changes []int) {
+	ip := frame[etherBytes:]
+	switch kind := binary.BigEndian.Uint16(frame[12:]); kind {
+	case etherIPv4:
+		return 28, int(binary.BigEndian.Uint16(ip[2:])), []int{1, 8, 10, 11, 26, 27}
+	case etherIPv6:
+		return 48, 40 + int(binary.BigEndian.Uint16(ip[4:])), []int{1, 2, 3, 7, 46, 47}
+	}
+	return 40, 40 + int(binary.BigEndian.Uint16(ip[4:])), []int{1, 2, 3, 7}
+}
+
+// mayChange reports whether the checksum leaves a bit out: all of Ethernet, what
+// routers change in IP, UDP's checksum, FECN and BECN, and what Ethernet adds to a
+// short frame.
+func mayChange(frame []byte, bit int) bool {
+	at := bit/8 - etherBytes
+	bth, end, changes := invariant(frame)
+	trafficClass := at == 0 && bth != 28 && bit%8 < 4
+	return at < 0 || at >= end || trafficClass || at == bth+4 || slices.Contains(changes, at)
+}
+
 // An id that is used again begins a new connection.
 func TestIDUsedAgain(t *testing.T) {
 	w := &wire{t: t, now: time.Unix(1, 0)}
@@ -273,6 +395,9 @@ func TestDamage(t *testing.T) {
 		change(func(p *Frame) { p.Data = p.Data[:100] }),
 		change(func(p *Frame) { p.Data[mad+2] = 9 }),
 		change(func(p *Frame) { p.Data[mad+17] = 0x55 }),
+		change(func(p *Frame) { p.Data[mad] = 7 }),
+		change(func(p *Frame) { p.Data[mad+3] = 0x83 }),
+		change(func(p *Frame) { p.Data[17]++ }),
 		change(func(p *Frame) { p.First = roce.LayerTypeBTH }),
 		change(func(p *Frame) { // from the port: no RoCE
 			p.Data[34], p.Data[35], p.Data[36], p.Data[37] = 0x12, 0xb7, 0, 53
@@ -282,11 +407,11 @@ func TestDamage(t *testing.T) {
 	} {
 		f.Add(p)
 	}
-	if want := (Counts{Frames: 11, RoCE: 8, CM: 3, Truncated: 2, BadICRC: 1, Damaged: 2, Unread: 2}); f.Counts.CM != want.CM || f.Counts.Truncated != want.Truncated || f.Counts.Damaged != want.Damaged || f.Counts.Unread != want.Unread {
+	if want := (Counts{Frames: 14, RoCE: 11, CM: 4, Truncated: 2, BadICRC: 1, Damaged: 3, Unread: 4}); f.Counts.CM != want.CM || f.Counts.Truncated != want.Truncated || f.Counts.Damaged != want.Damaged || f.Counts.Unread != want.Unread {
 		t.Errorf("%+v, want %+v", f.Counts, want)
 	}
 	notes := strings.Join(f.Notes, "\n")
-	for _, want := range []string{"snap length of 400", "class version 9", "attribute id 0x55", "MAD of"} {
+	for _, want := range []string{"snap length of 400", "class version 9", "attribute id 0x55", "base version 7", "method 0x83", "MAD of", "is not that of the packet"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("no %q in\n%s", want, notes)
 		}
@@ -323,9 +448,9 @@ func TestReader(t *testing.T) {
 		"text":          {[]byte("hello world"), 0, "it begins with 68 65 6c 6c"},
 		"only a header": {classic(layers.LinkTypeEthernet, frame, 65536)[:24], 0, ""},
 		"half a header": {classic(layers.LinkTypeEthernet, frame, 65536)[:20], 0, "pcap"},
-		"half pcapng":   {mixed(t)[:20], 0, "unexpected EOF"},
-		"false length":  {append(bytes.Clone(mixed(t)[:4]), 0xff, 0xff, 0xff, 0x7c, 0x4d, 0x3c, 0x2b, 0x1a), 0, "length 2097151999"},
-		"byte order":    {append(bytes.Clone(mixed(t)[:8]), 1, 2, 3, 4), 0, "byte order 01 02 03 04"},
+		"half pcapng":   {labcapture.Mixed(t)[:20], 0, "unexpected EOF"},
+		"false length":  {append(bytes.Clone(labcapture.Mixed(t)[:4]), 0xff, 0xff, 0xff, 0x7c, 0x4d, 0x3c, 0x2b, 0x1a), 0, "length 2097151999"},
+		"byte order":    {append(bytes.Clone(labcapture.Mixed(t)[:8]), 1, 2, 3, 4), 0, "byte order 01 02 03 04"},
 	} {
 		f, err := follow(t, bytes.NewReader(c.file))
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
@@ -345,7 +470,7 @@ func TestReader(t *testing.T) {
 func TestPipe(t *testing.T) {
 	r, w := io.Pipe()
 	defer r.Close()
-	b := mixed(t)
+	b := labcapture.Mixed(t)
 	go func() {
 		_, _ = w.Write(b[:len(b)/2]) // then it stays open
 	}()
@@ -354,6 +479,32 @@ func TestPipe(t *testing.T) {
 	for range 100 {
 		_, err := c.Next()
 		must(t, err)
+	}
+}
+
+// A snap length that is less than what the packets have is said, and they are read.
+func TestBadSnapLength(t *testing.T) {
+	w := &wire{t: t, now: time.Unix(1, 0)}
+	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
+	frame := w.out[0].Data
+	o := binary.LittleEndian
+	for snap, want := range map[uint32]string{0: "", 1: "the file says that it has 1 bytes of a packet at most (snap length), but packet 1 has 322", 322: "", 1 << 31: ""} {
+		var pcap bytes.Buffer
+		p := pcapgo.NewWriter(&pcap)
+		must(t, p.WriteFileHeader(snap, layers.LinkTypeEthernet))
+		must(t, p.WritePacket(gopacket.CaptureInfo{Timestamp: w.now, CaptureLength: len(frame), Length: len(frame)}, frame))
+		described := o.AppendUint32([]byte{blockInterface, 1, 0, 0, 0}, snap)
+		enhanced := []byte{blockEnhanced}
+		for _, v := range []uint32{0, 0, 0, uint32(len(frame)), uint32(len(frame))} {
+			enhanced = o.AppendUint32(enhanced, v)
+		}
+		for name, file := range map[string][]byte{"pcap": pcap.Bytes(), "pcapng": ng(o, described, append(enhanced, frame...))} {
+			r, err := NewReader(bytes.NewReader(file))
+			must(t, err)
+			if f, err := r.Next(); err != nil || !bytes.Equal(f.Data, frame) || !strings.HasPrefix(r.Note(), want) || (want == "") != (r.Note() == "") {
+				t.Errorf("%s, snap length %d: %v, %q", name, snap, err, r.Note())
+			}
+		}
 	}
 }
 
@@ -370,7 +521,7 @@ func TestName(t *testing.T) {
 
 // FuzzFile reads whatever comes to its end.
 func FuzzFile(f *testing.F) {
-	b := mixed(f)
+	b := labcapture.Mixed(f)
 	f.Add(b[:8192])
 	w := &wire{t: f, now: time.Unix(1, 0)}
 	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
@@ -386,6 +537,39 @@ func FuzzFile(f *testing.F) {
 		}
 		for _, c := range fl.Connections() {
 			_ = c.State() + Name(c.Service)
+		}
+	})
+}
+
+// FuzzFollow follows whatever three packets come, in whatever order.
+func FuzzFollow(f *testing.F) {
+	var last []byte
+	all := kinds(f)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		p := all[name]
+		f.Add(p.Data, last, p.Data, byte(0))
+		last = p.Data
+	}
+	w := &wire{t: f, now: time.Unix(1, 0)}
+	w.send(client, server, 1, roce.AttrREQ, &roce.REQ{LocalCommID: cid})
+	w.send(server, client, 1, roce.AttrREP, &roce.REP{LocalCommID: sid, RemoteCommID: cid})
+	w.send(client, server, 1, roce.AttrRTU, &roce.RTU{LocalCommID: cid, RemoteCommID: sid})
+	f.Add(w.out[0].Data, w.out[1].Data, w.out[2].Data, byte(0x10))
+	firsts := []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeIPv4, layers.LayerTypeLinuxSLL, layers.LayerTypeIPv6}
+	f.Fuzz(func(t *testing.T, a, b, c []byte, how byte) {
+		fl := NewFollower()
+		for i, data := range [][]byte{a, b, c, a} {
+			fl.Add(Frame{Time: time.Unix(int64(i), 0), Data: data, Cut: how&(0x10<<i) != 0, Wire: len(data), First: firsts[how&3]})
+		}
+		n := fl.Counts
+		if n.Frames != 4 || n.RoCE > n.Frames || n.CM+n.Unread > n.RoCE || len(fl.Connections())+n.Unmatched > n.CM || n.Damaged+n.Truncated+n.BadICRC > n.Frames {
+			t.Errorf("%+v, %d connections", n, len(fl.Connections()))
+		}
+		for _, k := range fl.Connections() {
+			if k.State() == "" || k.REQ.Repeats+k.REQ.Copies > 3 {
+				t.Errorf("%+v", k)
+			}
+			_ = Name(k.Service) + strings.Join(k.Remarks(), "")
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/bpf"
 
 	"devxlab.example/cm/roce"
+	"devxlab.example/internal/labcapture"
 )
 
 // The filter passes what a Follower takes for RoCE, and nothing else.
@@ -29,7 +30,7 @@ func TestFilter(t *testing.T) {
 		must(t, err)
 		return n >= len(frame)
 	}
-	r, err := NewReader(bytes.NewReader(mixed(t)))
+	r, err := NewReader(bytes.NewReader(labcapture.Mixed(t)))
 	must(t, err)
 	f := NewFollower()
 	passed := 0

@@ -50,8 +50,12 @@ type Connection struct {
 	REJ                    Message
 	RejectedBy             string // "client" or "server"
 	Reason                 roce.RejectReason
-	SIDRStatus             uint8 // of a datagram service's answer; 0 is success
+	SIDRStatus             uint8   // of a datagram service's answer; 0 is success
+	ServiceTimeout         uint8   // of the MRA: the time that its sender asked for is 4.096 µs · 2 to it
+	LAP, APR               Message // an alternate path, proposed and answered
+	APRStatus              uint8   // 0: it is loaded
 	DREQ, DREP             Message
+	DREQ2, DREP2           Message // if both sides disconnect at once, those of the second
 	transaction, dreqTrans uint64
 }
 
@@ -74,9 +78,31 @@ func (c *Connection) Copies() (n int) {
 	return n
 }
 
-func (c *Connection) messages() [7]Message {
-	return [...]Message{c.REQ, c.MRA, c.REP, c.RTU, c.REJ, c.DREQ, c.DREP}
+func (c *Connection) messages() [11]Message {
+	return [...]Message{c.REQ, c.MRA, c.REP, c.RTU, c.REJ, c.LAP, c.APR, c.DREQ, c.DREP, c.DREQ2, c.DREP2}
 }
+
+// Remarks says in words what happened besides.
+func (c *Connection) Remarks() (r []string) {
+	if c.MRA.Seen() {
+		r = append(r, fmt.Sprintf("MRA: asked for %.3g s", mraUnit.Seconds()*float64(uint64(1)<<c.ServiceTimeout)))
+	}
+	switch {
+	case c.APR.Seen() && c.APRStatus == 0:
+		r = append(r, "LAP: alternate path loaded")
+	case c.APR.Seen():
+		r = append(r, fmt.Sprintf("LAP: alternate path refused, APR status %d", c.APRStatus))
+	case c.LAP.Seen():
+		r = append(r, "LAP: no answer")
+	}
+	if c.DREQ2.Seen() {
+		r = append(r, "both sides disconnected at once")
+	}
+	return r
+}
+
+// mraUnit is what a service time-out of 0 stands for (specification, 12.7.32).
+const mraUnit = 4096 * time.Nanosecond
 
 // State says in words what became of the connection.
 func (c *Connection) State() string {
@@ -89,7 +115,7 @@ func (c *Connection) State() string {
 		return "service found"
 	case c.REJ.Seen():
 		return fmt.Sprintf("rejected by the %s: %v", c.RejectedBy, c.Reason)
-	case c.Established() && c.DREP.Seen():
+	case c.Established() && (c.DREP.Seen() || c.DREP2.Seen()):
 		return "disconnected"
 	case c.Established() && c.DREQ.Seen():
 		return "disconnecting: no DREP"
@@ -142,12 +168,20 @@ type key struct {
 
 // NewFollower returns one that has seen nothing.
 func NewFollower() *Follower {
-	f := &Follower{stack: roce.NewStack(), parsers: map[gopacket.LayerType]*gopacket.DecodingLayerParser{}, open: map[key]*Connection{}, noted: map[string]bool{}}
-	for _, first := range []gopacket.LayerType{layers.LayerTypeEthernet, layers.LayerTypeIPv4, layers.LayerTypeIPv6, layers.LayerTypeLinuxSLL} {
-		f.parsers[first] = gopacket.NewDecodingLayerParser(first, append(f.stack.Layers(), &f.sll)...)
-		f.parsers[first].IgnoreUnsupported = true
+	return &Follower{stack: roce.NewStack(), parsers: map[gopacket.LayerType]*gopacket.DecodingLayerParser{}, open: map[key]*Connection{}, noted: map[string]bool{}}
+}
+
+// parser returns that of packets which begin with a layer; nil if none is read here.
+func (f *Follower) parser(first gopacket.LayerType) *gopacket.DecodingLayerParser {
+	p := f.parsers[first]
+	if p == nil {
+		switch first {
+		case layers.LayerTypeEthernet, layers.LayerTypeIPv4, layers.LayerTypeIPv6, layers.LayerTypeLinuxSLL:
+			p = f.stack.Parser(first, &f.sll)
+			f.parsers[first] = p
+		}
 	}
-	return f
+	return p
 }
 
 // Connections returns them in the order of their REQs.
@@ -160,7 +194,7 @@ func (f *Follower) Add(p Frame) {
 	if first == layers.LayerTypeIPv4 && len(p.Data) > 0 && p.Data[0]>>4 == 6 {
 		first = layers.LayerTypeIPv6
 	}
-	parser := f.parsers[first]
+	parser := f.parser(first)
 	if parser == nil {
 		f.Counts.Damaged++
 		if p.Why != nil {
@@ -206,8 +240,12 @@ func (f *Follower) Add(p Frame) {
 		f.damaged(p, err)
 		return
 	}
-	if right, err := roce.CheckICRC(p.Data[l3:]); err == nil && !right {
+	switch right, err := roce.CheckICRC(p.Data[l3:]); {
+	case err == nil && !right:
 		f.Counts.BadICRC++
+	case err != nil && !p.Cut:
+		f.Counts.Damaged++
+		f.note("the length in a packet's IP header or GRH is not that of the packet")
 	}
 	if !is(roce.LayerTypeMAD) {
 		return
@@ -291,6 +329,16 @@ func (f *Follower) message(at time.Time, src, dst netip.Addr) {
 	case roce.AttrMRA:
 		if c, _ := f.find(src, dst, s.MRA.LocalCommID, s.MRA.RemoteCommID); f.matched(c != nil) {
 			c.MRA.add(at, b)
+			c.ServiceTimeout = s.MRA.ServiceTimeout
+		}
+	case roce.AttrLAP:
+		if c, _ := f.find(src, dst, s.LAP.LocalCommID, s.LAP.RemoteCommID); f.matched(c != nil) {
+			c.LAP.add(at, b)
+		}
+	case roce.AttrAPR:
+		if c, _ := f.find(src, dst, s.APR.LocalCommID, s.APR.RemoteCommID); f.matched(c != nil) {
+			c.APR.add(at, b)
+			c.APRStatus = s.APR.ARStatus
 		}
 	case roce.AttrREJ:
 		if c, by := f.find(src, dst, s.REJ.LocalCommID, s.REJ.RemoteCommID); f.matched(c != nil) {
@@ -303,13 +351,18 @@ func (f *Follower) message(at time.Time, src, dst netip.Addr) {
 		if c, _ := f.find(src, dst, s.DREQ.LocalCommID, s.DREQ.RemoteCommID); f.matched(c != nil) {
 			// Both sides may ask at once: the second is no repetition.
 			if c.DREQ.Seen() && c.dreqTrans != s.MAD.TransactionID {
+				c.DREQ2.add(at, b)
 				return
 			}
 			c.dreqTrans = s.MAD.TransactionID
 			c.DREQ.add(at, b)
 		}
 	case roce.AttrDREP:
-		if c, _ := f.find(src, dst, s.DREP.LocalCommID, s.DREP.RemoteCommID); f.matched(c != nil) && (!c.DREP.Seen() || c.dreqTrans == s.MAD.TransactionID) {
+		if c, _ := f.find(src, dst, s.DREP.LocalCommID, s.DREP.RemoteCommID); f.matched(c != nil) {
+			if c.DREQ.Seen() && c.dreqTrans != s.MAD.TransactionID {
+				c.DREP2.add(at, b)
+				return
+			}
 			c.DREP.add(at, b)
 		}
 	}

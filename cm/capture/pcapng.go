@@ -191,6 +191,6 @@ func (r *ngReader) data(kind uint32, b []byte) (f Frame, link layers.LinkType, e
 	if int64(captured) > int64(len(b)-head) {
 		return f, 0, fmt.Errorf("%w: a packet of %d bytes in %d", errBlock, captured, len(b)-head)
 	}
-	f.Data, f.Cut, f.Wire = b[head:head+int(captured)], length > captured, int(length)
+	f.Data, f.Cut, f.Wire, f.Snap = b[head:head+int(captured)], length > captured, int(length), i.snap
 	return f, i.link, nil
 }

@@ -24,6 +24,7 @@ type Frame struct {
 	Data  []byte // valid until the next one is read
 	Cut   bool   // longer on the wire than in the capture
 	Wire  int    // its length there, in bytes
+	Snap  uint32 // the most that the file says it has of any packet, in bytes; 0: it does not say
 	First gopacket.LayerType
 	Why   error // that First is none: the type of the link is not read here
 }
@@ -32,7 +33,12 @@ type Frame struct {
 type Reader struct {
 	source source
 	read   int
+	note   string
 }
+
+// Note says what is odd about the file so far, though it can be read; empty if
+// nothing is.
+func (r *Reader) Note() string { return r.note }
 
 // source is one of the formats.
 type source interface {
@@ -46,11 +52,14 @@ type source interface {
 const maxPacket = 1 << 24
 
 // classic is pcap.
-type classic struct{ r *pcapgo.Reader }
+type classic struct {
+	r    *pcapgo.Reader
+	snap uint32
+}
 
 func (c classic) packet() (Frame, layers.LinkType, error) {
 	data, ci, err := c.r.ReadPacketData()
-	return Frame{Time: ci.Timestamp, Data: data, Cut: ci.Length > ci.CaptureLength, Wire: ci.Length}, c.r.LinkType(), err
+	return Frame{Time: ci.Timestamp, Data: data, Cut: ci.Length > ci.CaptureLength, Wire: ci.Length, Snap: c.snap}, c.r.LinkType(), err
 }
 
 // Magic numbers of the two formats (pcap: both byte orders, micro- and nanoseconds).
@@ -79,10 +88,9 @@ func NewReader(r io.Reader) (*Reader, error) {
 			if err != nil {
 				return nil, fmt.Errorf("capture: pcap: %w", err)
 			}
-			if n := p.Snaplen(); n == 0 || n > maxPacket {
-				p.SetSnaplen(maxPacket)
-			}
-			return &Reader{source: classic{p}}, nil
+			snap := p.Snaplen()
+			p.SetSnaplen(maxPacket) // also where the header has less than a packet: see Note
+			return &Reader{source: classic{p, snap}}, nil
 		}
 	}
 	return nil, fmt.Errorf("%w: it begins with % x", ErrFormat, magic)
@@ -99,6 +107,9 @@ func (r *Reader) Next() (Frame, error) {
 		return f, fmt.Errorf("capture: packet %d: %w: the file is cut off or damaged there", r.read+1, err)
 	}
 	r.read++
+	if f.Snap != 0 && len(f.Data) > int(f.Snap) && r.note == "" {
+		r.note = fmt.Sprintf("the file says that it has %d bytes of a packet at most (snap length), but packet %d has %d: that is wrong, and packets are read as they are", f.Snap, r.read, len(f.Data))
+	}
 	f.First, f.Why = firstLayer(link)
 	if _, only := r.source.(classic); only && f.Why != nil { // all are like that
 		return f, fmt.Errorf("capture: packet %d: %w", r.read, f.Why)

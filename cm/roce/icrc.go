@@ -16,6 +16,10 @@ const (
 	ipv6Bytes = 40
 	udpBytes  = 8
 	protoUDP  = 17
+
+	// maskedBytes has room for the local route header, which RoCE lacks, the longest
+	// header of IPv4, UDP and BTH.
+	maskedBytes = 8 + 60 + udpBytes + bthBytes
 )
 
 // ICRC computes the invariant checksum of a packet that begins with its IP header
@@ -27,7 +31,7 @@ func ICRC(packet []byte) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	var masked [8 + 60 + udpBytes + bthBytes]byte // the local route header, which RoCE lacks; IP; UDP; BTH
+	var masked [maskedBytes]byte
 	for i := range 8 {
 		masked[i] = 0xff
 	}
@@ -44,8 +48,17 @@ func ICRC(packet []byte) (uint32, error) {
 		udp[6], udp[7] = 0xff, 0xff // checksum
 	}
 	head[l3+4] = 0xff // FECN, BECN, reserved
-	c := crc32.ChecksumIEEE(masked[:8+n])
-	return crc32.Update(c, crc32.IEEETable, packet[n:total-icrcBytes]), nil
+	return crc32.Update(checksum(&masked, 8+n), crc32.IEEETable, packet[n:total-icrcBytes]), nil
+}
+
+// checksum is crc32.ChecksumIEEE of the first n bytes, which that would move to the
+// heap.
+func checksum(b *[maskedBytes]byte, n int) uint32 {
+	c := ^uint32(0)
+	for _, x := range b[:n] {
+		c = crc32.IEEETable[byte(c)^x] ^ c>>8
+	}
+	return ^c
 }
 
 // CheckICRC reports whether the checksum is right.

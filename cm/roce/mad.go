@@ -20,6 +20,9 @@ const (
 	// CMVersion the version of it that this package reads (specification, 12.6.2).
 	ClassCM   = 0x07
 	CMVersion = 2
+
+	// MethodSend is that of all messages of the CM (ComMgtSend, table 104).
+	MethodSend = 0x03
 )
 
 // Attribute of a CM datagram: which message it is (specification, table 105).
@@ -121,6 +124,8 @@ func (m *MAD) Unread() string {
 		return fmt.Sprintf("MAD of management class %#x, which is not that of the CM (%#x)", m.MgmtClass, ClassCM)
 	case m.ClassVersion != CMVersion:
 		return fmt.Sprintf("CM message of class version %d, not %d", m.ClassVersion, CMVersion)
+	case m.Method != MethodSend:
+		return fmt.Sprintf("CM message of method %#x, not %#x (Send)", m.Method, MethodSend)
 	case !known:
 		return fmt.Sprintf("CM message with attribute id %#x, which is none", uint16(m.AttributeID))
 	}

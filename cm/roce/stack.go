@@ -64,9 +64,19 @@ func (s *Stack) Layers() []gopacket.DecodingLayer {
 }
 
 // Parser returns a parser that begins with first, Ethernet or whatever a capture
-// has; it ends without error at a layer that Stack has not.
-func (s *Stack) Parser(first gopacket.LayerType) *gopacket.DecodingLayerParser {
-	p := gopacket.NewDecodingLayerParser(first, s.Layers()...)
+// has; it ends without error at a layer that neither Stack nor more has.
+func (s *Stack) Parser(first gopacket.LayerType, more ...gopacket.DecodingLayer) *gopacket.DecodingLayerParser {
+	return parser(first, append(s.Layers(), more...)...)
+}
+
+// parser finds a layer by its type as an index: in a map that takes as long as
+// decoding.
+func parser(first gopacket.LayerType, all ...gopacket.DecodingLayer) *gopacket.DecodingLayerParser {
+	p := gopacket.NewDecodingLayerParser(first)
+	p.SetDecodingLayerContainer(gopacket.DecodingLayerSparse(nil))
+	for _, l := range all {
+		p.AddDecodingLayer(l)
+	}
 	p.IgnoreUnsupported = true
 	return p
 }

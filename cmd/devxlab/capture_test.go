@@ -31,7 +31,7 @@ func sendREQ(t *testing.T, stop <-chan struct{}) {
 	buf := gopacket.NewSerializeBuffer()
 	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true},
 		&roce.BTH{Opcode: roce.UD | roce.SendOnly, DestQP: roce.GSI, PKey: 0xffff}, &roce.DETH{SrcQP: roce.GSI},
-		&roce.MAD{BaseVersion: 1, MgmtClass: roce.ClassCM, ClassVersion: roce.CMVersion, AttributeID: roce.AttrREQ, TransactionID: 1},
+		&roce.MAD{BaseVersion: 1, MgmtClass: roce.ClassCM, ClassVersion: roce.CMVersion, Method: roce.MethodSend, AttributeID: roce.AttrREQ, TransactionID: 1},
 		&roce.REQ{LocalCommID: 5, ServiceID: roce.ServiceID(roce.PortSpaceTCP, 4711), LocalQPN: 6}); err != nil {
 		t.Fatal(err)
 	}

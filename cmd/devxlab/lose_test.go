@@ -4,30 +4,20 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"io"
-	"os"
 	"strings"
 	"testing"
 
 	"devxlab.example/cm/capture"
 	"devxlab.example/emu/wire"
+	"devxlab.example/internal/labcapture"
 )
 
 // frames are those of a capture with every kind of RoCE.
 func frames(t *testing.T) (all [][]byte) {
 	t.Helper()
-	f, err := os.Open("../../cm/roce/testdata/mixed.pcapng.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := capture.NewReader(z)
+	r, err := capture.NewReader(bytes.NewReader(labcapture.Mixed(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"devxlab.example/cm/capture"
@@ -37,7 +38,8 @@ func (c *pcapCmd) Run(e *env) error {
 	}
 	follower := capture.NewFollower()
 	var damaged error
-	for e.ctx.Err() == nil {
+	pipe := c.File == "-" // Ctrl-C ends whoever writes it, too; what that has left to say counts
+	for pipe || e.ctx.Err() == nil {
 		p, err := r.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
@@ -46,6 +48,9 @@ func (c *pcapCmd) Run(e *env) error {
 			break
 		}
 		follower.Add(p)
+	}
+	if n := r.Note(); n != "" {
+		follower.Notes = append(follower.Notes, n)
 	}
 	return errors.Join(c.show(e, follower), damaged)
 }
@@ -65,6 +70,7 @@ type pcapConnection struct {
 	Retransmits  int       `json:"retransmissions"`
 	Duplicates   int       `json:"duplicates"`
 	State        string    `json:"state"`
+	Remarks      []string  `json:"remarks,omitempty"`
 	RejectReason uint16    `json:"reject_reason,omitempty"`
 }
 
@@ -98,7 +104,7 @@ func (c *pcapCmd) show(e *env, f *capture.Follower) error {
 				took, ok := pcapStep(k, s)
 				row = append(row, orDash(ok && !(k.Datagram && s > 0), took))
 			}
-			rows = append(rows, append(row, strconv.Itoa(k.Repeats()), strconv.Itoa(k.Copies()), k.State()))
+			rows = append(rows, append(row, strconv.Itoa(k.Repeats()), strconv.Itoa(k.Copies()), strings.Join(append([]string{k.State()}, k.Remarks()...), "; ")))
 		}
 		if err := e.table(rows); err != nil {
 			return err
@@ -208,7 +214,7 @@ func (c *pcapCmd) json(e *env, f *capture.Follower) error {
 	if !c.Totals {
 		for _, k := range all {
 			j := pcapConnection{Begin: k.REQ.Time, Client: k.Client.String(), Server: k.Server.String(), Service: capture.Name(k.Service),
-				ClientQPN: k.ClientQPN, ServerQPN: k.ServerQPN, Retransmits: k.Repeats(), Duplicates: k.Copies(), State: k.State(), RejectReason: uint16(k.Reason)}
+				ClientQPN: k.ClientQPN, ServerQPN: k.ServerQPN, Retransmits: k.Repeats(), Duplicates: k.Copies(), State: k.State(), Remarks: k.Remarks(), RejectReason: uint16(k.Reason)}
 			for s, to := range []**float64{&j.Accept, &j.Ready, &j.SetUp, &j.Disconnect} {
 				if took, ok := pcapStep(k, s); ok {
 					v := took.Seconds()

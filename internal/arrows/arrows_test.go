@@ -43,15 +43,18 @@ var may = map[string][]string{
 	"cm":                     {"mlx5", "devx", "devx/abi", "cm/abi", "cm/roce", "internal/usermem"},
 	"cm/abi":                 {"devx/abi"},
 	"cm/load":                {"cm", "cm/roce"},
+	"internal/labcapture":    {},
+	"internal/wireshark":     {"cm/roce", "cm/capture", "internal/require"},
 	"cm/roce":                {},
 	"cm/capture":             {"cm/roce"},
+	"cm/timeout":             {},
 	"verify":                 {"mlx5", "devx"},
 	"bench":                  {"cm", "cm/load", "mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
 	"bench/report":           {"bench"},
 	"bench/calibrate":        {"mlx5", "devx", "emu/fw", "emu/uverbs", "internal/atomicfile"},
 	"lab":                    {"lab/guest", "internal/atomicfile"},
 	"lab/guest":              {},
-	"cmd/devxlab":            {"cm", "cm/capture", "cm/load", "cm/roce", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
+	"cmd/devxlab":            {"cm", "cm/capture", "cm/load", "cm/roce", "cm/timeout", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
 }
 
 func TestArrows(t *testing.T) {
