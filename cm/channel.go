@@ -18,7 +18,7 @@ import (
 // Channel is an event channel: the events of all its IDs come through one open
 // file, in their order. Its methods may be called from any goroutine.
 type Channel struct {
-	node node
+	node Node
 	done chan struct{} // closed when there will be no more events
 
 	mu     sync.Mutex
@@ -38,10 +38,11 @@ func Open() (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newChannel(n), nil
+	return NewChannel(n), nil
 }
 
-func newChannel(n node) *Channel {
+// NewChannel makes a channel of a node, which it closes.
+func NewChannel(n Node) *Channel {
 	c := &Channel{node: n, ids: map[uint64]*ID{}, done: make(chan struct{})}
 	c.idle = sync.NewCond(&c.mu)
 	go c.read()

@@ -194,16 +194,26 @@ func command[T any](id *ID, call, on string, cmd uint32, fill func(*T)) error {
 // one. The address may be unspecified (0.0.0.0 or ::), for a listener on all
 // devices.
 func (id *ID) Bind(addr netip.AddrPort) error {
-	return command(id, "rdma_bind_addr", addr.String(), abi.RDMA_USER_CM_CMD_BIND, func(r *abi.Bind) {
+	if !addr.IsValid() {
+		return errNoAddress(callBind)
+	}
+	return command(id, callBind, addr.String(), abi.RDMA_USER_CM_CMD_BIND, func(r *abi.Bind) {
 		r.ID, r.AddrSize = id.id, sockaddr(&r.Addr, addr)
 	})
+}
+
+func errNoAddress(call string) error {
+	return fmt.Errorf("cm: %s: the zero netip.AddrPort is no address; netip.IPv6Unspecified() stands for all", call)
 }
 
 // ResolveAddr finds the device and the neighbour for a destination: ARP or
 // neighbour discovery, if the kernel does not know it. src may be the zero value.
 // The context's deadline is the kernel's too; without one it is DefaultTimeout.
 func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort) error {
-	err := command(id, "rdma_resolve_addr", dst.String(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, func(r *abi.ResolveAddr) {
+	if !dst.IsValid() {
+		return errNoAddress(callResolveAddr)
+	}
+	err := command(id, callResolveAddr, dst.String(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, func(r *abi.ResolveAddr) {
 		r.ID, r.TimeoutMS = id.id, timeoutMS(ctx)
 		if src.IsValid() {
 			r.SrcSize = sockaddr(&r.SrcAddr, src)
@@ -258,16 +268,17 @@ func (id *ID) Establish() error {
 }
 
 // Listen makes the ID a listener, which keeps up to backlog requests until Request
-// takes them; more are rejected (reason 28). The kernel has a limit of its own
-// (net.rdma_ucm.max_backlog, 1024) for those that this program has not read yet.
+// takes them; more are rejected (reason 28). Requests that this program has not
+// read yet the kernel keeps, up to net.rdma_ucm.max_backlog (1024), and drops more
+// without a word: their clients repeat them after 4.3 s.
 func (id *ID) Listen(backlog int) error {
-	if backlog < 1 || backlog > math.MaxInt32 {
+	if backlog < 1 {
 		return fmt.Errorf("cm: backlog %d: 1 or more", backlog)
 	}
 	id.mu.Lock()
 	id.backlog = backlog
 	id.mu.Unlock()
-	return command(id, "rdma_listen", "", abi.RDMA_USER_CM_CMD_LISTEN, func(r *abi.Listen) { r.ID, r.Backlog = id.id, uint32(backlog) })
+	return command(id, "rdma_listen", "", abi.RDMA_USER_CM_CMD_LISTEN, func(r *abi.Listen) { r.ID = id.id }) // backlog 0: its maximum
 }
 
 // Request waits for the next request of a peer and returns its ID and what the
