@@ -93,7 +93,31 @@ func (e *CallError) hint() string {
 // the event has one.
 type EventError struct {
 	Event EventType
-	Errno error // nil: none
+	Errno error      // nil: none
+	SIDR  SIDRStatus // of Unreachable of a datagram service: what the peer answered; 0: nothing
+}
+
+// SIDRStatus is how a peer answers a request for a datagram service (enum
+// ib_cm_sidr_status in the kernel's rdma/ib_cm.h).
+type SIDRStatus uint32
+
+// What a user meets.
+const (
+	SIDRUnsupported SIDRStatus = 1 // nobody listens there
+	SIDRReject      SIDRStatus = 2
+)
+
+var sidrWords = map[SIDRStatus]string{
+	SIDRUnsupported: "nobody listens there: start the server, or name its port", SIDRReject: "the program there refused, or ended before it accepted",
+	3: "no queue pair", 4: "redirect", 5: "another version",
+}
+
+// String returns the number and what it means.
+func (s SIDRStatus) String() string {
+	if w := sidrWords[s]; w != "" {
+		return fmt.Sprintf("%d, %s", uint32(s), w)
+	}
+	return fmt.Sprintf("%d, a status that the specification does not have", uint32(s))
 }
 
 // eventHints says what to look at, for events and errnos.
@@ -111,6 +135,9 @@ func (e *EventError) Error() string {
 	text := fmt.Sprintf("cm: event %s", e.Event)
 	if e.Errno != nil {
 		text += ": " + e.Errno.Error()
+	}
+	if e.SIDR != 0 {
+		return text + ": SIDR status " + e.SIDR.String()
 	}
 	if h := eventHints[e.Event]; h != "" {
 		text += ": " + h

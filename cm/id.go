@@ -46,7 +46,7 @@ type ID struct {
 	queue   []Event
 	changed chan struct{} // closed, and made anew, when something changes
 	backlog int           // requests that a listener keeps; 0: it does not listen
-	apart   *Event        // the connection has ended
+	apart   *Event        // the connection has ended, or the device of a listener is gone
 	closed  bool
 }
 
@@ -141,15 +141,23 @@ func (id *ID) until(ctx context.Context, ready func() bool) error {
 
 // await takes the first event that is wanted, whenever it comes.
 func (id *ID) await(ctx context.Context, wanted func(Event) bool) (e Event, err error) {
-	err = id.until(ctx, func() bool {
-		i := slices.IndexFunc(id.queue, wanted)
-		if i >= 0 {
-			e = id.queue[i]
-			id.queue = slices.Delete(id.queue, i, i+1)
-		}
-		return i >= 0
+	err = id.until(ctx, func() (ok bool) {
+		e, ok = id.pick(wanted)
+		return ok
 	})
 	return e, err
+}
+
+// pick takes the first event that is wanted, if it is there. It is called with the
+// ID locked.
+func (id *ID) pick(wanted func(Event) bool) (e Event, ok bool) {
+	i := slices.IndexFunc(id.queue, wanted)
+	if i < 0 {
+		return Event{}, false
+	}
+	e = id.queue[i]
+	id.queue = slices.Delete(id.queue, i, i+1)
+	return e, true
 }
 
 // step waits for an event of this type, or for one that says that it will not
@@ -285,7 +293,14 @@ func (id *ID) Listen(backlog int) error {
 // peer says. The ID has to be accepted, rejected or closed. Until it is accepted it
 // has no events: a peer that gives up meanwhile shows when QPAttr or Answer fails.
 func (id *ID) Request(ctx context.Context) (*ID, Param, error) {
-	e, err := id.await(ctx, func(e Event) bool { return e.Type == ConnectRequest || e.Type == DeviceRemoval })
+	var e Event
+	err := id.until(ctx, func() bool {
+		var ok bool
+		if e, ok = id.pick(func(e Event) bool { return e.Type == ConnectRequest }); !ok && id.apart != nil {
+			e, ok = *id.apart, true // for all that wait
+		}
+		return ok
+	})
 	if err != nil {
 		return nil, Param{}, err
 	}
