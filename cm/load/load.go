@@ -121,19 +121,27 @@ func (r *Result) fail(err error) {
 	r.Failures[Reason(err)]++
 }
 
+// Check reports what Run would refuse.
+func (c *Config) Check() error {
+	switch {
+	case c.Connections < 1:
+		return fmt.Errorf("load: %d connections: 1 or more", c.Connections)
+	case c.Workers < 1:
+		return fmt.Errorf("load: %d workers: 1 or more", c.Workers)
+	case !(c.Rate >= 0) || c.Timeout < 0 || c.For < 0: // NaN too
+		return errors.New("load: rate and times are 0 or more")
+	}
+	return nil
+}
+
 // Run makes the connections. An error says that it could not begin: failures of
 // connections are results.
 func Run(ctx context.Context, c Config) (*Result, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
-	}
-	switch {
-	case c.Connections < 1:
-		return nil, fmt.Errorf("load: %d connections: 1 or more", c.Connections)
-	case c.Workers < 1:
-		return nil, fmt.Errorf("load: %d workers: 1 or more", c.Workers)
-	case !(c.Rate >= 0) || c.Timeout < 0 || c.For < 0:
-		return nil, errors.New("load: rate and times are 0 or more")
 	}
 	r := newResult()
 	if c.Rate > 0 && !c.Together {
