@@ -18,7 +18,7 @@ import (
 // Channel is an event channel: the events of all its IDs come through one open
 // file, in their order. Its methods may be called from any goroutine.
 type Channel struct {
-	node node
+	node Node
 	done chan struct{} // closed when there will be no more events
 
 	mu     sync.Mutex
@@ -38,10 +38,11 @@ func Open() (*Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newChannel(n), nil
+	return NewChannel(n), nil
 }
 
-func newChannel(n node) *Channel {
+// NewChannel makes a channel of a node, which it closes.
+func NewChannel(n Node) *Channel {
 	c := &Channel{node: n, ids: map[uint64]*ID{}, done: make(chan struct{})}
 	c.idle = sync.NewCond(&c.mu)
 	go c.read()
@@ -73,6 +74,8 @@ func (c *Channel) Close() error {
 	return err
 }
 
+var errChannelClosed = fmt.Errorf("cm: event channel: %w", ErrClosed)
+
 // with calls f with memory for one command.
 func (c *Channel) with(f func(s *slab) error) error {
 	s, err := c.take()
@@ -87,7 +90,7 @@ func (c *Channel) take() (*slab, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, fmt.Errorf("cm: event channel: %w", ErrClosed)
+		return nil, errChannelClosed
 	}
 	if n := len(c.free); n > 0 {
 		s := c.free[n-1]
@@ -129,7 +132,7 @@ func (c *Channel) read() {
 	defer close(c.done)
 	mem, err := usermem.Alloc(slabSize)
 	if err != nil {
-		c.end(err)
+		c.end(fmt.Errorf("cm: no events: %w", err))
 		return
 	}
 	s := &slab{mem}
@@ -142,7 +145,9 @@ func (c *Channel) read() {
 			return !errors.Is(failed, unix.EAGAIN)
 		})
 		if err = errors.Join(err, failed); err != nil {
-			if !errors.Is(err, ErrClosed) {
+			if errors.Is(err, ErrClosed) {
+				err = errChannelClosed
+			} else {
 				err = fmt.Errorf("cm: no more events: %w", err)
 			}
 			c.end(err)

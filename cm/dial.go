@@ -148,9 +148,10 @@ func (d *Dialer) Dial(ctx context.Context, dst netip.AddrPort) (*Conn, error) {
 
 // Dialing is a connection on its way.
 type Dialing struct {
-	b   builder
-	d   *Dialer
-	dst netip.AddrPort
+	b     builder
+	d     *Dialer
+	dst   netip.AddrPort
+	taken int // steps
 }
 
 // Begin makes an ID for a connection, whose steps the caller takes one by one.
@@ -164,7 +165,7 @@ func (d *Dialer) Begin(dst netip.AddrPort) (*Dialing, error) {
 			return nil, errors.Join(err, id.Close())
 		}
 	}
-	return &Dialing{builder{Conn: &Conn{ID: id}}, d, dst}, nil
+	return &Dialing{b: builder{Conn: &Conn{ID: id}}, d: d, dst: dst}, nil
 }
 
 var clientSteps = [...]Step{StepAddress, StepRoute, StepCreate, StepInit, StepConnect, StepRTR, StepRTS, StepRTU}
@@ -177,9 +178,21 @@ func (s Step) Waits() bool {
 	return s == StepAddress || s == StepRoute || s == StepConnect || s == StepAccept
 }
 
-// Step takes a step. After a *StepError there is nothing left of the connection.
+// Step takes the next of ClientSteps. After a *StepError there is nothing left of
+// the connection, and all further steps return it.
 func (g *Dialing) Step(ctx context.Context, s Step) error {
 	b := &g.b
+	if b.err != nil {
+		return b.err
+	}
+	if g.taken == len(clientSteps) {
+		return &StepError{s, errors.New("all steps are taken")}
+	}
+	if next := clientSteps[g.taken]; s != next {
+		b.err = &StepError{s, fmt.Errorf("%s comes first", next)}
+		return b.undo()
+	}
+	g.taken++
 	switch s {
 	case StepAddress:
 		b.step(s, func() error { return b.ID.ResolveAddr(ctx, g.d.Source, g.dst) })
@@ -202,8 +215,6 @@ func (g *Dialing) Step(ctx context.Context, s Step) error {
 		b.state(s, mlx5.StateRTS)
 	case StepRTU:
 		b.step(s, b.ID.Establish)
-	default:
-		b.step(s, func() error { return errors.New("a client does not take this step") })
 	}
 	return b.undo()
 }

@@ -43,29 +43,48 @@ func (e *CallError) Error() string {
 	if e.On != "" {
 		on = " " + e.On
 	}
-	return fmt.Sprintf("cm: %s%s: %v%s", e.Call, on, e.Errno, e.hint())
+	text := fmt.Sprintf("cm: %s%s: %v", e.Call, on, e.Errno)
+	if h := e.hint(); h != "" {
+		text += ": " + h
+	}
+	return text
 }
 
 // Unwrap returns the errno.
 func (e *CallError) Unwrap() error { return e.Errno }
 
+// Calls whose errnos mean something else than those of others.
+const (
+	callBind        = "rdma_bind_addr"
+	callResolveAddr = "rdma_resolve_addr"
+)
+
 // hint is what an errno usually means (drivers/infiniband/core/cma.c, ucma.c).
 func (e *CallError) hint() string {
-	switch e.Errno {
-	case unix.ENODEV:
-		return ": no RDMA device has this address: rdma link, ip addr"
-	case unix.EADDRNOTAVAIL:
-		return ": the address is of no network interface in this network namespace, or the port is not free: ip addr"
-	case unix.EADDRINUSE:
-		return ": another listener has this port (rdma res show cm_id), or wait until it is gone; SetReuse shares it"
-	case unix.EINVAL:
-		return ": not in this state, or the peer has given up meanwhile"
-	case unix.ENETUNREACH, unix.EHOSTUNREACH:
-		return ": no route there: ip route get"
-	case unix.ENOMEM:
-		return ": no memory, or no memory for the queue pair's address (ARP)"
-	case unix.EACCES:
-		return ": ports below 1024 need CAP_NET_BIND_SERVICE"
+	addressed := e.Call == callBind || e.Call == callResolveAddr
+	switch {
+	case e.Errno == unix.ENODEV:
+		return "no RDMA device has this address: rdma link, ip addr"
+	case e.Errno == unix.EADDRNOTAVAIL:
+		return "the address is of no network interface in this network namespace, or no port is free: ip addr"
+	case e.Errno == unix.EADDRINUSE:
+		return "another ID has this port (rdma res show cm_id): end it, or take another port; SetReuse shares one"
+	case e.Errno == unix.EINVAL && addressed: // cma_check_linklocal; state
+		return "an ID gets an address once, and a link-local one needs its zone: fe80::1%eth0"
+	case e.Errno == unix.EINVAL:
+		return "not in this state, or the peer has given up meanwhile"
+	case e.Errno == unix.ENETUNREACH, e.Errno == unix.EHOSTUNREACH:
+		return "no route there: ip route get"
+	case e.Errno == unix.ENOMEM:
+		return "the kernel has no memory for it"
+	case e.Errno == unix.EACCES && e.Call == callBind: // cma_get_port
+		return "ports below 1024 need CAP_NET_BIND_SERVICE"
+	case e.Errno == unix.EACCES: // ib_safe_file_access
+		return "this process has other credentials than when it opened the channel: open it after the change"
+	case e.Errno == unix.ENOSYS:
+		return "this kernel has no such option or query"
+	case e.Errno == unix.ENXIO: // ucma_get_ctx
+		return "the RDMA device was removed: close the ID"
 	}
 	return ""
 }
@@ -74,7 +93,31 @@ func (e *CallError) hint() string {
 // the event has one.
 type EventError struct {
 	Event EventType
-	Errno error // nil: none
+	Errno error      // nil: none
+	SIDR  SIDRStatus // of Unreachable of a datagram service: what the peer answered; 0: nothing
+}
+
+// SIDRStatus is how a peer answers a request for a datagram service (enum
+// ib_cm_sidr_status in the kernel's rdma/ib_cm.h).
+type SIDRStatus uint32
+
+// What a user meets.
+const (
+	SIDRUnsupported SIDRStatus = 1 // nobody listens there
+	SIDRReject      SIDRStatus = 2
+)
+
+var sidrWords = map[SIDRStatus]string{
+	SIDRUnsupported: "nobody listens there: start the server, or name its port", SIDRReject: "the program there refused, or ended before it accepted",
+	3: "no queue pair", 4: "redirect", 5: "another version",
+}
+
+// String returns the number and what it means.
+func (s SIDRStatus) String() string {
+	if w := sidrWords[s]; w != "" {
+		return fmt.Sprintf("%d, %s", uint32(s), w)
+	}
+	return fmt.Sprintf("%d, a status that the specification does not have", uint32(s))
 }
 
 // eventHints says what to look at, for events and errnos.
@@ -92,6 +135,9 @@ func (e *EventError) Error() string {
 	text := fmt.Sprintf("cm: event %s", e.Event)
 	if e.Errno != nil {
 		text += ": " + e.Errno.Error()
+	}
+	if e.SIDR != 0 {
+		return text + ": SIDR status " + e.SIDR.String()
 	}
 	h := eventHints[e.Event]
 	if e.Event == Disconnected && e.Errno != nil {
@@ -118,6 +164,7 @@ var rejectHints = map[roce.RejectReason]string{
 	roce.RejectStaleConnection:  "it has been told to end that one: try again, best with a new queue pair",
 	roce.RejectConsumerDefined:  "the program there refused, or ended before it accepted",
 	roce.RejectInvalidGID:       "the peer has no such GID: has its address changed?",
+	roce.RejectTimeout:          "the peer gave up: it had no answer in time (devxlab capture shows what is lost)",
 	roce.RejectNoResources:      "the peer has no room for another connection",
 }
 

@@ -83,7 +83,7 @@ type Param struct {
 	RNRRetry    uint8  // 0 to 7; 7: for ever
 	Private     []byte
 
-	QKey uint32      // datagram services only; of Accept 0: the connection manager's own (0x01234567)
+	QKey uint32      // datagram services only. Not sent: the connection manager has its own, 0x01234567 (RDMA_UDP_QKEY)
 	AV   devx.AHAttr // datagram services only: how to reach the queue pair. Not sent.
 }
 
@@ -105,7 +105,7 @@ func eventOf(r *abi.EventResp, datagram bool, at time.Time) Event {
 
 // put writes the parameters into a request.
 func (p *Param) put(c *abi.ConnParam) {
-	c.QPNum, c.QKey, c.ResponderResources, c.InitiatorDepth = p.QPN, p.QKey, p.Responder, p.Initiator
+	c.QPNum, c.ResponderResources, c.InitiatorDepth = p.QPN, p.Responder, p.Initiator
 	c.RetryCount, c.RNRRetryCount, c.Valid = p.Retry, p.RNRRetry, 1
 	c.SRQ, c.FlowControl = flag(p.SRQ), flag(p.FlowControl)
 	c.PrivateDataLen = uint8(copy(c.PrivateData[:], p.Private))
@@ -153,8 +153,11 @@ func (e Event) failure() error {
 		return &RejectError{Reason: e.Reason(), Private: e.Param.Private}
 	case AddrError, RouteError, ConnectError, Unreachable, Disconnected, DeviceRemoval, MulticastError:
 		f := &EventError{Event: e.Type}
-		if e.Status < 0 {
+		switch {
+		case e.Status < 0:
 			f.Errno = unix.Errno(-e.Status)
+		case e.Type == Unreachable: // cma_sidr_rep_handler
+			f.SIDR = SIDRStatus(e.Status)
 		}
 		return f
 	}

@@ -46,7 +46,7 @@ type ID struct {
 	queue   []Event
 	changed chan struct{} // closed, and made anew, when something changes
 	backlog int           // requests that a listener keeps; 0: it does not listen
-	apart   *Event        // the connection has ended
+	apart   *Event        // the connection has ended, or the device of a listener is gone
 	closed  bool
 }
 
@@ -141,15 +141,23 @@ func (id *ID) until(ctx context.Context, ready func() bool) error {
 
 // await takes the first event that is wanted, whenever it comes.
 func (id *ID) await(ctx context.Context, wanted func(Event) bool) (e Event, err error) {
-	err = id.until(ctx, func() bool {
-		i := slices.IndexFunc(id.queue, wanted)
-		if i >= 0 {
-			e = id.queue[i]
-			id.queue = slices.Delete(id.queue, i, i+1)
-		}
-		return i >= 0
+	err = id.until(ctx, func() (ok bool) {
+		e, ok = id.pick(wanted)
+		return ok
 	})
 	return e, err
+}
+
+// pick takes the first event that is wanted, if it is there. It is called with the
+// ID locked.
+func (id *ID) pick(wanted func(Event) bool) (e Event, ok bool) {
+	i := slices.IndexFunc(id.queue, wanted)
+	if i < 0 {
+		return Event{}, false
+	}
+	e = id.queue[i]
+	id.queue = slices.Delete(id.queue, i, i+1)
+	return e, true
 }
 
 // step waits for an event of this type, or for one that says that it will not
@@ -194,16 +202,26 @@ func command[T any](id *ID, call, on string, cmd uint32, fill func(*T)) error {
 // one. The address may be unspecified (0.0.0.0 or ::), for a listener on all
 // devices.
 func (id *ID) Bind(addr netip.AddrPort) error {
-	return command(id, "rdma_bind_addr", addr.String(), abi.RDMA_USER_CM_CMD_BIND, func(r *abi.Bind) {
+	if !addr.IsValid() {
+		return errNoAddress(callBind)
+	}
+	return command(id, callBind, addr.String(), abi.RDMA_USER_CM_CMD_BIND, func(r *abi.Bind) {
 		r.ID, r.AddrSize = id.id, sockaddr(&r.Addr, addr)
 	})
+}
+
+func errNoAddress(call string) error {
+	return fmt.Errorf("cm: %s: the zero netip.AddrPort is no address; netip.IPv6Unspecified() stands for all", call)
 }
 
 // ResolveAddr finds the device and the neighbour for a destination: ARP or
 // neighbour discovery, if the kernel does not know it. src may be the zero value.
 // The context's deadline is the kernel's too; without one it is DefaultTimeout.
 func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort) error {
-	err := command(id, "rdma_resolve_addr", dst.String(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, func(r *abi.ResolveAddr) {
+	if !dst.IsValid() {
+		return errNoAddress(callResolveAddr)
+	}
+	err := command(id, callResolveAddr, dst.String(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, func(r *abi.ResolveAddr) {
 		r.ID, r.TimeoutMS = id.id, timeoutMS(ctx)
 		if src.IsValid() {
 			r.SrcSize = sockaddr(&r.SrcAddr, src)
@@ -258,23 +276,31 @@ func (id *ID) Establish() error {
 }
 
 // Listen makes the ID a listener, which keeps up to backlog requests until Request
-// takes them; more are rejected (reason 28). The kernel has a limit of its own
-// (net.rdma_ucm.max_backlog, 1024) for those that this program has not read yet.
+// takes them; more are rejected (reason 28). Requests that this program has not
+// read yet the kernel keeps, up to net.rdma_ucm.max_backlog (1024), and drops more
+// without a word: their clients repeat them after 4.3 s.
 func (id *ID) Listen(backlog int) error {
-	if backlog < 1 || backlog > math.MaxInt32 {
+	if backlog < 1 {
 		return fmt.Errorf("cm: backlog %d: 1 or more", backlog)
 	}
 	id.mu.Lock()
 	id.backlog = backlog
 	id.mu.Unlock()
-	return command(id, "rdma_listen", "", abi.RDMA_USER_CM_CMD_LISTEN, func(r *abi.Listen) { r.ID, r.Backlog = id.id, uint32(backlog) })
+	return command(id, "rdma_listen", "", abi.RDMA_USER_CM_CMD_LISTEN, func(r *abi.Listen) { r.ID = id.id }) // backlog 0: its maximum
 }
 
 // Request waits for the next request of a peer and returns its ID and what the
 // peer says. The ID has to be accepted, rejected or closed. Until it is accepted it
 // has no events: a peer that gives up meanwhile shows when QPAttr or Answer fails.
 func (id *ID) Request(ctx context.Context) (*ID, Param, error) {
-	e, err := id.await(ctx, func(e Event) bool { return e.Type == ConnectRequest || e.Type == DeviceRemoval })
+	var e Event
+	err := id.until(ctx, func() bool {
+		var ok bool
+		if e, ok = id.pick(func(e Event) bool { return e.Type == ConnectRequest }); !ok && id.apart != nil {
+			e, ok = *id.apart, true // for all that wait
+		}
+		return ok
+	})
 	if err != nil {
 		return nil, Param{}, err
 	}

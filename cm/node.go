@@ -13,12 +13,14 @@ import (
 // File is the node that Open opens: the misc device of module rdma_ucm.
 const File = "/dev/infiniband/rdma_cm"
 
-// node is an open file of it.
-type node interface {
-	Write(b []byte) error // an errno, or ErrClosed
-	// Await calls read until it returns true: at once, and whenever there may be
-	// something to read.
-	Await(read func() bool) error // ErrClosed
+// Node is an open file of rdma_ucm, or of what plays it.
+type Node interface {
+	// Write carries out a command, as write(2) of the whole does: nil, an errno, or
+	// ErrClosed. It is called from many goroutines.
+	Write(b []byte) error
+	// Await calls read until it returns true: at once, and whenever there may be an
+	// event. ErrClosed ends that.
+	Await(read func() bool) error
 	Close() error
 }
 

@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
+	"strconv"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -76,8 +77,9 @@ func (id *ID) RTS() (mlx5.RTR2RTS, error) {
 func ceilLog(n uint8) int { return bits.Len8(max(n, 1) - 1) }
 
 // UDPSourcePort is the port that the kernel chooses for a queue pair's RoCEv2
-// packets, so that the network can spread connections (rdma_get_udp_sport in
-// rdma/ib_verbs.h): from the flow label, or, if that is 0, from both numbers.
+// packets, so that the network can spread connections (rdma_flow_label_to_udp_sport
+// and rdma_calc_flow_label in rdma/ib_verbs.h): from the flow label, or, if that is
+// 0, from both numbers.
 func UDPSourcePort(flowLabel, qpn, remoteQPN uint32) uint16 {
 	const valid = 0xc000 // IB_ROCE_UDP_ENCAP_VALID_PORT_MIN
 	fl := flowLabel & 0xfffff
@@ -148,9 +150,11 @@ func scopeOf(a netip.Addr) uint32 {
 	if i, err := net.InterfaceByName(a.Zone()); err == nil {
 		return uint32(i.Index)
 	}
-	var n uint32
-	_, _ = fmt.Sscan(a.Zone(), &n) // else 0, which the kernel refuses
-	return n
+	n, err := strconv.ParseUint(a.Zone(), 10, 32)
+	if err != nil {
+		return 0 // which the kernel refuses
+	}
+	return uint32(n)
 }
 
 func zoneOf(scope uint32) string {

@@ -76,7 +76,7 @@ type Sample struct {
 	Stale int      // tries before it that were rejected as stale
 }
 
-// Result is what was measured. Histograms are of nanoseconds, from 1 µs to 20
+// Result is what was measured. Histograms are of nanoseconds, from 1 to 20
 // minutes, with three significant digits; those of steps have connections that
 // succeeded only.
 type Result struct {
@@ -94,7 +94,12 @@ type Result struct {
 }
 
 // Rate is the number of connections set up a second.
-func (r *Result) Rate() float64 { return float64(r.Done) / r.Took.Seconds() }
+func (r *Result) Rate() float64 {
+	if r.Took <= 0 {
+		return 0
+	}
+	return float64(r.Done) / r.Took.Seconds()
+}
 
 // Merge adds what another run measured.
 func (r *Result) Merge(o *Result) {
@@ -118,7 +123,7 @@ func (r *Result) Merge(o *Result) {
 }
 
 const (
-	shortest = int64(time.Microsecond)
+	shortest = int64(1) // also what three digits are counted from: 1 µs would make all below 1 ms as coarse as 0.5 µs
 	longest  = int64(20 * time.Minute)
 	digits   = 3
 )
@@ -157,21 +162,27 @@ func (r *Result) fail(err error) {
 	r.Failures[Reason(err)]++
 }
 
+// Check reports what Run would refuse.
+func (c *Config) Check() error {
+	switch {
+	case c.Connections < 1:
+		return fmt.Errorf("load: %d connections: 1 or more", c.Connections)
+	case c.Workers < 1:
+		return fmt.Errorf("load: %d workers: 1 or more", c.Workers)
+	case !(c.Rate >= 0) || c.Timeout < 0 || c.For < 0: // NaN too
+		return errors.New("load: rate and times are 0 or more")
+	}
+	return nil
+}
+
 // Run makes the connections. An error says that it could not begin: failures of
 // connections are results.
 func Run(ctx context.Context, c Config) (*Result, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
-	}
-	switch {
-	case c.Connections < 1:
-		return nil, fmt.Errorf("load: %d connections: 1 or more", c.Connections)
-	case c.Workers < 1:
-		return nil, fmt.Errorf("load: %d workers: 1 or more", c.Workers)
-	case c.Rate < 0 || c.Timeout < 0 || c.For < 0:
-		return nil, errors.New("load: rate and times are 0 or more")
-	case c.Stale < 0:
-		return nil, errors.New("load: a set-up is tried again 0 or more times")
 	}
 	r := newResult()
 	if c.Rate > 0 && !c.Together {
@@ -184,7 +195,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		g.churn(ctx)
 		r.Took = time.Since(r.Began)
 	}
-	if r.Stopped = g.stopped; ctx.Err() != nil {
+	if r.Stopped = g.stopped; ctx.Err() != nil && r.Done+r.Failed < c.Connections {
 		r.Stopped = "interrupted"
 	}
 	return r, nil
@@ -200,14 +211,19 @@ type generator struct {
 	stopped string
 }
 
-// take returns the number of the next connection.
-func (g *generator) take(ctx context.Context) (n int, ok bool) {
+// take returns when the next connection is meant to begin, from the beginning on:
+// now, or, of an open loop, when its turn is.
+func (g *generator) take(ctx context.Context) (at time.Duration, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case g.next == g.Connections || ctx.Err() != nil:
+	if g.next == g.Connections || ctx.Err() != nil {
 		return 0, false
-	case g.For > 0 && time.Since(g.r.Began) >= g.For:
+	}
+	now := time.Since(g.r.Began)
+	if at = now; g.Rate > 0 {
+		at = time.Duration(min(float64(g.next)/g.Rate*float64(time.Second), float64(forever)))
+	}
+	if g.For > 0 && max(at, now) >= g.For {
 		g.stopped = "time"
 		return 0, false
 	}
@@ -215,8 +231,11 @@ func (g *generator) take(ctx context.Context) (n int, ok bool) {
 	if g.Progress != nil && g.next%100 == 0 {
 		g.Progress(g.next)
 	}
-	return g.next - 1, true
+	return at, true
 }
+
+// forever is longer than a run takes.
+const forever = 1000 * 24 * time.Hour
 
 // note records something.
 func (g *generator) note(f func(r *Result)) {
@@ -230,13 +249,12 @@ func (g *generator) churn(ctx context.Context) {
 	for range min(g.Workers, g.Connections) {
 		wg.Go(func() {
 			for {
-				n, ok := g.take(ctx)
+				at, ok := g.take(ctx)
 				if !ok {
 					return
 				}
-				meant := time.Now()
+				meant := g.r.Began.Add(at)
 				if g.Rate > 0 {
-					meant = g.r.Began.Add(time.Duration(float64(n) / g.Rate * float64(time.Second)))
 					if !sleepUntil(ctx, meant) {
 						return
 					}

@@ -53,7 +53,7 @@ func (c *cmServerCmd) Run(e *env) error {
 		return usageError{err}
 	}
 	if c.Workers < 1 || c.Backlog < 1 || c.Count < 0 {
-		return usageError{errors.New("--workers and --backlog are 1 or more, --count not below 0")}
+		return usageError{errors.New("--workers and --backlog are 1 or more, --count is 0 or more")}
 	}
 	raiseProcs(c.Workers)
 	ch, err := cm.Open()
@@ -209,17 +209,29 @@ type cmPeer struct {
 	cmFlags
 }
 
-func (c *cmPeer) dialer(ch *cm.Channel, dev *cm.Devices) (d *cm.Dialer, to netip.AddrPort, err error) {
-	if to, err = address(c.To, false); err != nil {
-		return nil, to, usageError{err}
-	}
-	d = &cm.Dialer{Channel: ch, Make: dev.Make, Param: cm.Param{Responder: 1, Initiator: 1, Retry: c.Retry, RNRRetry: c.RNRRetry, Private: []byte(c.Private)}}
-	if c.Source != "" {
-		ip, err := netip.ParseAddr(c.Source)
-		if err != nil {
-			return nil, to, usageError{fmt.Errorf("--source %s: an IP address", c.Source)}
+// dialer reads the flags; Channel and Make are open's to set.
+func (c *cmPeer) dialer() (d *cm.Dialer, to netip.AddrPort, err error) {
+	d = &cm.Dialer{Param: cm.Param{Responder: 1, Initiator: 1, Retry: c.Retry, RNRRetry: c.RNRRetry, Private: []byte(c.Private)}}
+	if to, err = address(c.To, false); err == nil && c.Source != "" {
+		var ip netip.Addr
+		if ip, err = netip.ParseAddr(c.Source); err != nil {
+			err = fmt.Errorf("--source %s: an IP address", c.Source)
 		}
 		d.Source = netip.AddrPortFrom(ip, 0)
+	}
+	switch {
+	case err != nil:
+	case c.Retry > 7 || c.RNRRetry > 7:
+		err = errors.New("--retry and --rnr-retry are 0 to 7: the messages have 3 bits for them")
+	case c.ACKTimeout != nil && *c.ACKTimeout > 31:
+		err = fmt.Errorf("--ack-timeout %d: 0 to 31, for 4.096 µs · 2^N", *c.ACKTimeout)
+	case len(c.Private) > cm.RoomREQ:
+		err = fmt.Errorf("--private has %d bytes: a request has room for %d", len(c.Private), cm.RoomREQ)
+	case c.Timeout <= 0:
+		err = fmt.Errorf("--timeout %v: more than 0", c.Timeout)
+	}
+	if err != nil {
+		return nil, to, usageError{err}
 	}
 	d.Options = func(id *cm.ID) error {
 		var err error
@@ -234,23 +246,35 @@ func (c *cmPeer) dialer(ch *cm.Channel, dev *cm.Devices) (d *cm.Dialer, to netip
 	return d, to, nil
 }
 
+// open opens what a dialer needs; done closes it.
+func (c *cmPeer) open(d *cm.Dialer) (done func(), err error) {
+	ch, err := cm.Open()
+	if err != nil {
+		return nil, err
+	}
+	dev := c.devices()
+	d.Channel, d.Make = ch, dev.Make
+	return func() {
+		_ = dev.Close()
+		_ = ch.Close()
+	}, nil
+}
+
 type cmClientCmd struct {
 	cmPeer
 	Hold time.Duration `help:"Keep the connection so long before it is ended." placeholder:"TIME"`
 }
 
 func (c *cmClientCmd) Run(e *env) error {
-	ch, err := cm.Open()
+	d, to, err := c.dialer()
 	if err != nil {
 		return err
 	}
-	defer ch.Close()
-	dev := c.devices()
-	defer dev.Close()
-	d, to, err := c.dialer(ch, dev)
+	done, err := c.open(d)
 	if err != nil {
 		return err
 	}
+	defer done()
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
 	conn, err := d.Dial(ctx, to)
@@ -310,22 +334,23 @@ type cmBenchCmd struct {
 }
 
 func (c *cmBenchCmd) Run(e *env) error {
-	ch, err := cm.Open()
+	d, to, err := c.dialer()
 	if err != nil {
 		return err
 	}
-	defer ch.Close()
-	dev := c.devices()
-	defer dev.Close()
-	d, to, err := c.dialer(ch, dev)
+	o := load.Config{Dialer: d, To: to, Connections: c.Connections, Workers: c.Workers, Rate: c.Rate, Timeout: c.Timeout, For: c.For, Together: c.Together}
+	if err := o.Check(); err != nil {
+		return usageError{err}
+	}
+	done, err := c.open(d)
 	if err != nil {
 		return err
 	}
+	defer done()
 	raiseProcs(c.Workers)
 	if err := warm(e.ctx, c.Timeout, d, to); err != nil {
 		return err
 	}
-	o := load.Config{Dialer: d, To: to, Connections: c.Connections, Workers: c.Workers, Rate: c.Rate, Timeout: c.Timeout, For: c.For, Together: c.Together}
 	if isTerminal(e.err) {
 		o.Progress = func(n int) { fmt.Fprintf(e.err, "\r%d", n) }
 	}
@@ -335,7 +360,7 @@ func (c *cmBenchCmd) Run(e *env) error {
 	}
 	switch {
 	case err != nil:
-		return usageError{err}
+		return err
 	case e.asJSON:
 		return e.json(r)
 	}
@@ -370,10 +395,16 @@ func address(s string, listener bool) (netip.AddrPort, error) {
 		}
 		host = h
 	}
+	if port == 0 && !listener {
+		return netip.AddrPort{}, fmt.Errorf("%s: a server has a port from 1 to 65535", s)
+	}
 	if host == "" && listener {
 		return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)), nil
 	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") { // a port would have been cut off with them
+		host = host[1 : len(host)-1]
+	}
+	ip, err := netip.ParseAddr(host)
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("%q: an IP address, with or without a port: 192.0.2.1, 192.0.2.1:7471, [2001:db8::1]:7471", s)
 	}

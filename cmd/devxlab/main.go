@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
+	"devxlab.example/cm"
 	"devxlab.example/devx"
 	"devxlab.example/emu/uverbs"
 	"devxlab.example/mlx5"
@@ -27,7 +28,7 @@ const (
 	exitOK          = 0
 	exitFailed      = 1   // anything else
 	exitUsage       = 2   // the command line
-	exitNoDevice    = 3   // no such device, no permission, no DevX
+	exitNoDevice    = 3   // no such device, no permission, no DevX, no connection manager
 	exitRefused     = 4   // the firmware or the kernel refused a command
 	exitLost        = 5   // a command was sent and its answer lost: whether it was carried out is unknown
 	exitInterrupted = 130 // SIGINT or SIGTERM; what was measured is kept
@@ -39,7 +40,7 @@ DEVICE is a name that "devxlab list" shows (mlx5_0), or "emu:" for the emulated 
 stand behind the colon: emu:profile=published,clock=virtual (see package emu/uverbs).
 
 Exit codes: 0 done; 1 failed; 2 wrong command line, also a value that no queue pair can have, an option that no emulated
-device has, or a text in which nothing is recognised; 3 no device, no permission or no DevX; 4 firmware or kernel refused
+device has, or a text in which nothing is recognised; 3 no device, no permission, no DevX or no connection manager; 4 firmware or kernel refused
 a command; 5 there was no answer to a command in time; 130 interrupted (Ctrl-C, SIGTERM): bench keeps what it has measured. A second Ctrl-C ends the program at once.`
 
 // cli is the command line.
@@ -114,6 +115,8 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 func exitCode(ctx context.Context, err error) int {
 	var refused *mlx5.CommandError
 	var attr *mlx5.AttrError
+	var call *cm.CallError
+	var event *cm.EventError
 	var usage usageError
 	var status statusError
 	switch {
@@ -126,11 +129,13 @@ func exitCode(ctx context.Context, err error) int {
 	case errors.As(err, &usage), errors.As(err, &attr):
 		return exitUsage
 	case errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),
-		errors.Is(err, devx.ErrNoDevX), errors.Is(err, devx.ErrDeviceGone):
+		errors.Is(err, devx.ErrNoDevX), errors.Is(err, devx.ErrDeviceGone), errors.Is(err, cm.ErrNoCM), errors.Is(err, cm.ErrNoPermission),
+		errors.As(err, &event) && event.Event == cm.DeviceRemoval,
+		errors.As(err, &call) && (call.Errno == unix.ENODEV || call.Errno == unix.ENXIO):
 		return exitNoDevice
 	case devx.Unknown(err):
 		return exitLost
-	case errors.As(err, &refused):
+	case errors.As(err, &refused), errors.As(err, &call):
 		return exitRefused
 	}
 	return exitFailed

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"devxlab.example/cm"
 	"devxlab.example/devx"
 	"devxlab.example/emu/fw"
 	"devxlab.example/internal/leaktest"
@@ -181,6 +182,13 @@ func TestExitCode(t *testing.T) {
 		{done, devx.ErrNoUverbs, 3},
 		{done, devx.ErrNoPermission, 3},
 		{done, devx.ErrNoDevX, 3},
+		{done, fmt.Errorf("x: %w", cm.ErrNoCM), 3},
+		{done, cm.ErrNoPermission, 3},
+		{done, &cm.StepError{Err: &cm.CallError{Errno: unix.ENODEV}}, 3},
+		{done, &cm.StepError{Err: &cm.EventError{Event: cm.DeviceRemoval}}, 3},
+		{done, &cm.CallError{Errno: unix.EADDRINUSE}, 4},
+		{done, &cm.StepError{Err: &cm.EventError{Event: cm.Unreachable, Errno: unix.ETIMEDOUT}}, 1},
+		{done, &cm.RejectError{Reason: 8}, 1},
 		{done, fmt.Errorf("%w: %w", devx.ErrDeviceGone, refused), 3},
 		{done, fmt.Errorf("x: %w", refused), 4},
 		{done, errors.Join(refused, errors.New("close")), 4},

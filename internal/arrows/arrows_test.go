@@ -23,6 +23,7 @@ var may = map[string][]string{
 	"internal/race":          {},
 	"internal/require":       {},
 	"internal/testdev":       {"internal/require"},
+	"internal/ucmfake":       {"mlx5", "devx", "devx/abi", "cm", "cm/abi", "cm/roce", "internal/usermem"},
 	"internal/usermem":       {},
 	"internal/mutate":        {},
 	"internal/leaktest":      {"internal/usermem"},
