@@ -171,6 +171,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("load: %d workers: 1 or more", c.Workers)
 	case !(c.Rate >= 0) || c.Timeout < 0 || c.For < 0: // NaN too
 		return errors.New("load: rate and times are 0 or more")
+	case c.Stale < 0:
+		return errors.New("load: a set-up is tried again 0 or more times")
 	}
 	return nil
 }
