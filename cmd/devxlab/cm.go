@@ -24,9 +24,11 @@ import (
 const cmPort = 7471
 
 type cmCmd struct {
-	Server cmServerCmd `cmd:"" help:"Accept connections, until Ctrl-C."`
-	Client cmClientCmd `cmd:"" help:"Make one connection, show how long each step took, and end it."`
-	Bench  cmBenchCmd  `cmd:"" help:"Make many connections to a server, and show how long each step takes. One more comes first and does not count."`
+	Server  cmServerCmd  `cmd:"" help:"Accept connections, until Ctrl-C."`
+	Client  cmClientCmd  `cmd:"" help:"Make one connection, show how long each step took, and end it."`
+	Bench   cmBenchCmd   `cmd:"" help:"Make many connections to a server, and show how long each step takes. One more comes first and does not count."`
+	Timeout cmTimeoutCmd `cmd:"" help:"Compute how long connections take to fail: queue pairs and their connection manager, by formula and as cards were measured."`
+	Causes  cmCausesCmd  `cmd:"" help:"Say what a failed connection may come from, and what to look at, in what order."`
 }
 
 // cmFlags are what both ends have.

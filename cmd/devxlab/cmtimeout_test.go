@@ -12,7 +12,7 @@ import (
 )
 
 func TestCMTimeout(t *testing.T) {
-	code, out, errOut := devxlab("", "cm-timeout")
+	code, out, errOut := devxlab("", "cm", "timeout")
 	if code != exitOK || errOut != "" {
 		t.Fatalf("exit code %d\n%s", code, errOut)
 	}
@@ -22,13 +22,13 @@ func TestCMTimeout(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	_, out, _ = devxlab("", "cm-timeout", "--timeout", "0", "--rnr-retry", "6", "--min-rnr-timer", "0", "--lifetime", "16")
+	_, out, _ = devxlab("", "cm", "timeout", "--timeout", "0", "--rnr-retry", "6", "--min-rnr-timer", "0", "--lifetime", "16")
 	for _, want := range []string{"there is no time-out", "never", "3.93s or more", "1m13.7s", "random() % 15", "is the longest wait"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
-	code, out, _ = devxlab("", "cm-timeout", "--retry", "1", "--timeout", "20", "-o", "json")
+	code, out, _ = devxlab("", "cm", "timeout", "--retry", "1", "--timeout", "20", "-o", "json")
 	var j cmTimeouts
 	if err := json.Unmarshal([]byte(out), &j); err != nil || code != exitOK {
 		t.Fatalf("%d, %v", code, err)
@@ -49,7 +49,7 @@ func TestCMTimeoutRefused(t *testing.T) {
 		"--lifetime=-1":            "packet life time -1",
 		"--timeout x":              "--timeout",
 	} {
-		code, out, errOut := devxlab("", append([]string{"cm-timeout"}, strings.Fields(args)...)...)
+		code, out, errOut := devxlab("", append([]string{"cm", "timeout"}, strings.Fields(args)...)...)
 		if code != exitUsage || out != "" || !strings.Contains(errOut, want) {
 			t.Errorf("%s: exit code %d, %q, want %q", args, code, errOut, want)
 		}
@@ -57,18 +57,18 @@ func TestCMTimeoutRefused(t *testing.T) {
 }
 
 func TestCMCauses(t *testing.T) {
-	code, out, errOut := devxlab("", "cm-causes", "rejected,", "error", "10")
+	code, out, errOut := devxlab("", "cm", "causes", "rejected,", "error", "10")
 	if code != exitOK || errOut != "" || !strings.HasPrefix(out, "REJECTED 10: ") || !strings.Contains(out, "  1. the old connection, at the peer\n       rdma res show cm_id") {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)
 	}
-	if _, out, _ := devxlab("", "cm-causes"); strings.Count(out, "\n") != len(timeout.Causes) {
+	if _, out, _ := devxlab("", "cm", "causes"); strings.Count(out, "\n") != len(timeout.Causes) {
 		t.Error(out)
 	}
-	if code, _, errOut := devxlab("", "cm-causes", "blue"); code != exitUsage || !strings.Contains(errOut, `nothing is known of "blue"`) {
+	if code, _, errOut := devxlab("", "cm", "causes", "blue"); code != exitUsage || !strings.Contains(errOut, `nothing is known of "blue"`) {
 		t.Errorf("exit code %d, %s", code, errOut)
 	}
 	var found []timeout.Cause
-	if _, out, _ := devxlab("", "cm-causes", "-o", "json", "--", "-110"); json.Unmarshal([]byte(out), &found) != nil || len(found) < 4 {
+	if _, out, _ := devxlab("", "cm", "causes", "-o", "json", "--", "-110"); json.Unmarshal([]byte(out), &found) != nil || len(found) < 4 {
 		t.Errorf("%d causes of -110", len(found))
 	}
 }

@@ -58,8 +58,6 @@ type cli struct {
 	CM        cmCmd        `cmd:"" name:"cm" help:"Make connections through the kernel's connection manager (rdma_cm), and measure them."`
 	Capture   captureCmd   `cmd:"" help:"Capture RoCE from a network interface, and follow its connections or write a file."`
 	Pcap      pcapCmd      `cmd:"" help:"Follow the connections of rdma_cm in a packet capture: set-up time by step, repetitions, rejects."`
-	CMTimeout cmTimeoutCmd `cmd:"" name:"cm-timeout" help:"Compute how long connections take to fail: queue pairs and their connection manager, by formula and as cards were measured."`
-	CMCauses  cmCausesCmd  `cmd:"" name:"cm-causes" help:"Say what a failed connection may come from, and what to look at, in what order."`
 	Emu       emuCmd       `cmd:"" help:"Serve an emulated device to QEMU as a PCI function (vfio-user)."`
 	Lab       labCmd       `cmd:"" help:"Run programs in a virtual machine whose own mlx5 driver drives the emulated HCA."`
 }
