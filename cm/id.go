@@ -347,7 +347,8 @@ func (id *ID) Reject(private []byte) error {
 }
 
 // Disconnect ends a connection: DREQ, whose answer it waits for; or DREP, if the
-// peer has sent a DREQ. The queue pair should be in ERR by then, as rdma-core has
+// peer has sent a DREQ. Of an ID whose connection was never complete nothing comes:
+// the context ends that (rdma_disconnect in cma.c). The queue pair should be in ERR by then, as rdma-core has
 // it: nothing else ends its traffic.
 func (id *ID) Disconnect(ctx context.Context) error {
 	err := command(id, "rdma_disconnect", "", abi.RDMA_USER_CM_CMD_DISCONNECT, func(r *abi.Disconnect) { r.ID = id.id })

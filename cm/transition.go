@@ -97,7 +97,7 @@ func neighbour(src, dst netip.Addr) (mac [6]byte, err error) {
 	fail := func(err error) ([6]byte, error) {
 		return mac, fmt.Errorf("cm: MAC address of %s: %w", dst, err)
 	}
-	routes, err := netlink.RouteGetWithOptions(dst.Unmap().AsSlice(), &netlink.RouteGetOptions{SrcAddr: src.Unmap().AsSlice()})
+	routes, err := netlink.RouteGetWithOptions(dst.Unmap().AsSlice(), &netlink.RouteGetOptions{SrcAddr: src.Unmap().AsSlice(), OifIndex: int(scopeOf(dst))})
 	if err != nil {
 		return fail(err)
 	}
