@@ -91,7 +91,7 @@ var programs = []string{"ping", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pi
 const guestScripts = "/tmp/guest/"
 
 // connections is how many cmtime makes. It asks for all at once, and the other side
-// has 4.3 s for each before its request is repeated: 1000 take it a minute.
+// has 6.1 s for each before its request is repeated: 1000 take it a minute.
 func connections() string {
 	if require.Named("long-wire") {
 		return "1000"
