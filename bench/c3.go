@@ -149,7 +149,6 @@ func runC3(ctx context.Context, r *Run) (err error) {
 type c3Kind struct {
 	name    string
 	congest []string
-	rate    float64 // connections a second, calibrated
 	round   int
 	all     *churn.Result // all blocks together
 	samples []churn.Sample
