@@ -15,11 +15,12 @@ import (
 	"strings"
 )
 
-// modules are what the patches may change, each with its directory.
-var modules = []struct{ name, dir string }{
-	{"mlx5_core", "drivers/net/ethernet/mellanox/mlx5/core"},
-	{"mlx5_ib", "drivers/infiniband/hw/mlx5"},
-	{"ib_cm", "drivers/infiniband/core"},
+// modules are what the patches may change, each with its directory, and another
+// one that its sources include headers of by "../".
+var modules = []struct{ name, dir, beside string }{
+	{"mlx5_core", "drivers/net/ethernet/mellanox/mlx5/core", "drivers/net/ethernet/mellanox/mlxfw"},
+	{"mlx5_ib", "drivers/infiniband/hw/mlx5", ""},
+	{"ib_cm", "drivers/infiniband/core", ""},
 }
 
 // BuildOptions say what to build.
@@ -115,8 +116,13 @@ func copies(t *Tree, work string, changed map[string][]byte) error {
 	for _, m := range modules {
 		for p := range changed {
 			if within(p, m.dir) {
-				if err := copySource(filepath.Join(t.Dir, m.dir), filepath.Join(work, m.dir)); err != nil {
-					return err
+				for _, dir := range []string{m.dir, m.beside} {
+					if dir == "" {
+						continue
+					}
+					if err := copySource(filepath.Join(t.Dir, dir), filepath.Join(work, dir)); err != nil {
+						return err
+					}
 				}
 				break
 			}
