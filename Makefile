@@ -14,6 +14,9 @@
 #              those that take minutes
 # make lab-matrix   tries the emulated HCA under each kernel that Debian packages
 # make conformance  runs rdma-core's own tests on it and writes docs/conformance.md
+# make patches-check LINUX=DIR   do the kernel patches apply to this source? Changes nothing
+# make patches-build LINUX=DIR   builds the modules that they change into OUT
+#              (results/modules); KBUILD=DIR: the headers package of a packaged kernel
 # make lint    gofmt, vet, staticcheck, govulncheck
 # make race    the tests under the race detector, and with a collector that runs
 #              all the time (needs a C compiler)
@@ -32,7 +35,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-test lab-faults lab-wire lab-matrix conformance lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lab-test lab-faults lab-wire lab-matrix conformance patches-check patches-build lint race fuzz cross generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -73,6 +76,15 @@ lab-matrix: gocheck
 
 conformance: gocheck
 	@$(GO) run ./cmd/devxlab lab conformance --rdma-core bookworm@6.1 --rdma-core bookworm@6.12 --rdma-core trixie@newest --write docs/conformance.md
+
+patches-check: gocheck
+	@test -n "$(LINUX)" || { echo "usage: make patches-check LINUX=DIR, the source of a kernel"; exit 2; }
+	@$(GO) run ./cmd/devxlab patches check "$(LINUX)"
+
+OUT ?= results/modules
+patches-build: gocheck
+	@test -n "$(LINUX)" || { echo "usage: make patches-build LINUX=DIR [KBUILD=DIR] [OUT=DIR]"; exit 2; }
+	@$(GO) run ./cmd/devxlab patches build --out "$(OUT)" $(if $(KBUILD),--kbuild "$(KBUILD)") "$(LINUX)"
 
 lint: gocheck
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) || exit 1; test -z "$$bad" || { echo "not gofmt-clean: $$bad"; exit 1; }

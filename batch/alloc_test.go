@@ -18,7 +18,7 @@ import (
 // In the steady state, Add, Run and Reset allocate nothing, whether the context
 // can end or not.
 func TestAllocatesNothing(t *testing.T) {
-	devices := map[string]*devx.Device{"stub": openStub(t, nil)}
+	devices := map[string]*devx.Device{"stub": openStub(t, nil), "patched": patched(t, succeed)}
 	if !race.Enabled { // with it, the pool of the emulated kernel's buffers drops some at random
 		devices["real"] = open(t)
 	}
@@ -37,7 +37,11 @@ func TestAllocatesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, s := range []batch.Strategy{batch.Serial(), batch.Parallel(1), batch.Parallel(31)} {
+		strategies := []batch.Strategy{batch.Serial(), batch.Parallel(1), batch.Parallel(31)}
+		if d.HasModifyBatch() == nil {
+			strategies = append(strategies, batch.Kernel())
+		}
+		for _, s := range strategies {
 			for _, ctx := range []context.Context{context.Background(), cancellable} {
 				b := newBatch(t, d, batch.Options{Strategy: s})
 				round := func() {

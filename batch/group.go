@@ -3,6 +3,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -87,4 +88,44 @@ func (g *Group) send(chain int, s *devx.Submitter, send func(*devx.Submitter, *d
 			return
 		}
 	}
+}
+
+// sendTogether sends one entry of each of several chains by one call of a patched
+// kernel. chains gets what follows, -1 at the end of a chain and where the answer
+// was lost. It reports whether more may be sent.
+func (g *Group) sendTogether(chains []int32, s *devx.Submitter, m []devx.Modification) bool {
+	n := 0
+	for ; n < len(chains) && g.open(); n++ {
+		inFlight := g.gate.enter()
+		if inFlight == 0 {
+			break
+		}
+		e := &g.b.entries[chains[n]]
+		if f := g.b.o.OnSend; f != nil {
+			f(e.Tag)
+		}
+		e.InFlight, m[n] = inFlight, devx.Modification{QP: e.QP, Cmd: e.cmd[:e.n]}
+	}
+	if n == 0 {
+		return false
+	}
+	sent := time.Now()
+	all := s.SendBatch(m[:n])
+	took := time.Since(sent)
+	for i, at := range chains[:n] {
+		e := &g.b.entries[at]
+		e.Sent, e.Took = sent, took
+		err := cmp.Or(all, m[i].Err)
+		e.settle(err)
+		if err != nil && g.b.o.StopOnError {
+			g.gate.shut(byFailure)
+		}
+		g.gate.leave()
+		if chains[i] = e.next; e.Outcome == Unknown {
+			g.lost.Store(true)
+			chains[i] = -1
+		}
+	}
+	clear(m[:n]) // keep no queue pair alive
+	return n == len(chains)
 }

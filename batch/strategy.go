@@ -5,6 +5,7 @@ package batch
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"devxlab.example/devx"
@@ -78,6 +79,45 @@ func (c *serialCarrier) Carry(g *Group) {
 }
 
 func (c *serialCarrier) Close() error { return c.s.Close() }
+
+// Kernel carries up to 32 transitions of different queue pairs by one ioctl of a
+// kernel with the patch of patches/README.md; the error of one without it is
+// devx.ErrNoModifyBatch. In flight counts what a call holds: the kernel has up to
+// half of the device's slots at work for it.
+func Kernel() Strategy { return kernel{} }
+
+type kernel struct{}
+
+func (kernel) Name() string { return "kernel-batch" }
+
+func (kernel) Start(d *devx.Device) (Carrier, error) {
+	if err := d.HasModifyBatch(); err != nil {
+		return nil, err
+	}
+	own, err := d.NewSubmitter()
+	if err != nil {
+		return nil, err
+	}
+	return &kernelCarrier{s: own}, nil
+}
+
+type kernelCarrier struct {
+	s      *devx.Submitter
+	chains []int32 // each one's next entry
+	m      [devx.MaxModifyBatch]devx.Modification
+}
+
+func (c *kernelCarrier) Carry(g *Group) {
+	c.chains = append(c.chains[:0], g.heads...)
+	for len(c.chains) > 0 {
+		if n := min(len(c.chains), len(c.m)); !g.sendTogether(c.chains[:n], c.s, c.m[:n]) {
+			return
+		}
+		c.chains = slices.DeleteFunc(c.chains, func(at int32) bool { return at < 0 })
+	}
+}
+
+func (c *kernelCarrier) Close() error { return c.s.Close() }
 
 // Parallel carries up to depth transitions at once, 1 to 64: one from the
 // goroutine that calls Run, which so needs no other to be woken for a single

@@ -187,14 +187,14 @@ func (s *Submitter) command(qpn uint32, in, out int) error {
 	if errno == 0 && s.out[0] == 0 {
 		return nil
 	}
-	return s.failed(qpn, errno)
+	return s.failed(s.in, s.out, qpn, errno)
 }
 
-func (s *Submitter) failed(qpn uint32, errno unix.Errno) error {
-	status, syndrome := mlx5.StatusOf(s.out)
+func (s *Submitter) failed(in, out []byte, qpn uint32, errno unix.Errno) error {
+	status, syndrome := mlx5.StatusOf(out)
 	e := &CommandError{
-		Op:        mlx5.OpOf(s.in),
-		OpMod:     binary.BigEndian.Uint16(s.in[6:]),
+		Op:        mlx5.OpOf(in),
+		OpMod:     binary.BigEndian.Uint16(in[6:]),
 		QPN:       qpn,
 		Status:    status,
 		Syndrome:  syndrome,

@@ -14,9 +14,9 @@ import (
 )
 
 // mayskip are the reasons for which a test of a package may be skipped in the
-// guest: it is about the emulated device inside the process, or reads sources or
-// headers.
-var mayskip = regexp.MustCompile(`: (emulation|sources|headers): `)
+// guest: it is about the emulated device inside the process, reads sources or
+// headers, or asks for a patched kernel.
+var mayskip = regexp.MustCompile(`: (emulation|sources|headers|modify-batch): `)
 
 // labPackages are those whose tests take DEV.
 var labPackages = []string{"devx", "batch", "timerfix", "verify"}
@@ -26,16 +26,9 @@ func TestLabPackages(t *testing.T) {
 	o := realLab(t)
 	o.Devices, o.HCA, o.Timeout = 1, []string{o.Devxlab, "emu"}, 15*time.Minute
 	o.Env = []string{"DEV=mlx5_0"}
-	dir := t.TempDir()
 	script := "cd /srv\n"
 	for _, p := range labPackages {
-		file := filepath.Join(dir, p+".test")
-		build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", file, "../"+p)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOFLAGS=-buildvcs=false")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		o.Put = append(o.Put, Copy{From: file, To: "/srv/" + p + ".test"})
+		o.Put = append(o.Put, Copy{From: testBinary(t, p), To: "/srv/" + p + ".test"})
 		script += "./" + p + ".test -test.v -test.timeout 10m && echo 'PACKAGE " + p + "'\n"
 	}
 	o.Args = []string{"sh", "-c", script}
@@ -71,6 +64,18 @@ func TestLabPackages(t *testing.T) {
 		t.Log(tail(said))
 	}
 	t.Logf("kernel %s: %d passed, %d skipped, off after %v", r.Release, strings.Count(said, "\n--- PASS: "), strings.Count(said, "\n--- SKIP: "), r.Total)
+}
+
+// testBinary compiles the tests of a package for the guest.
+func testBinary(t *testing.T, pkg string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), pkg+".test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", file, "../"+pkg)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOFLAGS=-buildvcs=false")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return file
 }
 
 // tail is the end of a long text, and what failed.

@@ -24,6 +24,7 @@ type qpBatchCmd struct {
 	Rounds int    `default:"1" help:"How often each goes from RESET to RTS and back: four transitions, all in one batch."`
 	Group  int    `default:"32" help:"Transitions in a group, 1 to 64."`
 	Depth  int    `default:"0" help:"In flight at once, 1 to 64; 0: the device's slots."`
+	Kernel bool   `name:"kernel-batch" help:"One ioctl for up to 32 transitions, of a kernel with the patches of patches/README.md."`
 
 	qpparams.Flags
 }
@@ -97,9 +98,13 @@ func (c qpBatchCmd) rounds(e *env, d *devx.Device, w way, r *batchReport) (err e
 	if w.rtr.Path, err = d.OwnPath(-1); err != nil {
 		return err
 	}
-	b, err := batch.New(d, batch.Options{Group: c.Group, Depth: c.Depth, OnWait: func(n int) {
+	o := batch.Options{Group: c.Group, Depth: c.Depth, OnWait: func(n int) {
 		fmt.Fprintf(e.err, "devxlab: waiting for %d commands in flight, which cannot be recalled: up to 65 s\n", n)
-	}})
+	}}
+	if c.Kernel {
+		o.Strategy = batch.Kernel()
+	}
+	b, err := batch.New(d, o)
 	switch {
 	case errors.Is(err, batch.ErrOptions):
 		return usageError{err}

@@ -29,6 +29,9 @@ type Stub struct {
 	// Modify gets the bytes of each transition through DevX; nil: each one
 	// succeeds.
 	Modify func(cmd []byte) unix.Errno
+	// Batch gets each transition of a batch ioctl and writes its answer; nil: the
+	// kernel has no such ioctl.
+	Batch func(cmd, outbox []byte) unix.Errno
 	// Verbs gets each verbs command, by whichever path it came; nil: the file has
 	// no verbs.
 	Verbs func(c Command) unix.Errno
@@ -107,7 +110,9 @@ func (f *file) object(h abi.Header) unix.Errno {
 		if !mapped {
 			return unix.EFAULT
 		}
-		binary.BigEndian.PutUint32(out[8:], f.ids.Add(1))
+		id := f.ids.Add(1)
+		binary.BigEndian.PutUint32(out[8:], id)
+		h.Attr(0).SetData(uint64(id)) // its handle
 	case abi.MLX5_IB_METHOD_DEVX_OBJ_MODIFY:
 		in, mapped := resolve(h.Attr(1))
 		if !mapped {
@@ -116,6 +121,8 @@ func (f *file) object(h abi.Header) unix.Errno {
 		if f.stub.Modify != nil {
 			return f.stub.Modify(in)
 		}
+	case abi.MLX5_IB_METHOD_DEVX_QP_MODIFY_BATCH:
+		return f.modifyBatch(h)
 	}
 	return 0
 }

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package patches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// modules are what the patches may change, each with its directory, and another
+// one that its sources include headers of by "../".
+var modules = []struct{ name, dir, beside string }{
+	{"mlx5_core", "drivers/net/ethernet/mellanox/mlx5/core", "drivers/net/ethernet/mellanox/mlxfw"},
+	{"mlx5_ib", "drivers/infiniband/hw/mlx5", ""},
+	{"ib_cm", "drivers/infiniband/core", ""},
+}
+
+// BuildOptions say what to build.
+type BuildOptions struct {
+	Numbers []int     // of the patches; none: all
+	Kbuild  string    // where the kernel was configured and built, or its headers package; "": the tree
+	Out     string    // directory that gets the modules; it may not hold anything else
+	Modules string    // lib/modules/RELEASE to copy into Out, with these modules in the place of its own; "": none
+	Log     io.Writer // what make says
+	Jobs    int       // of make; 0: one
+}
+
+// Build compiles the modules that patches change, with make W=1, from patched
+// copies of their directories, and returns the paths of what it made.
+func Build(ctx context.Context, t *Tree, o BuildOptions) ([]string, error) {
+	all, err := Series(t.Version)
+	if err != nil {
+		return nil, err
+	}
+	if all, err = choose(all, o.Numbers); err != nil {
+		return nil, err
+	}
+	changed, err := t.Apply(all)
+	if err != nil {
+		return nil, err
+	}
+	if o.Kbuild == "" {
+		o.Kbuild = t.Dir
+	}
+	if _, err := os.Stat(filepath.Join(o.Kbuild, "Module.symvers")); err != nil {
+		return nil, fmt.Errorf("%s was not built: %w; build the kernel first, or name a headers package with --kbuild", o.Kbuild, err)
+	}
+	work, err := os.MkdirTemp("", "devxlab-patches-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(work)
+	if err := copies(t, work, changed); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(o.Out, 0o777); err != nil {
+		return nil, err
+	}
+	var made []string
+	for _, m := range modules {
+		if !touches(all, m.dir) {
+			continue
+		}
+		ko := filepath.Join(work, m.dir, m.name+".ko")
+		if err := kbuild(ctx, o, work, m.dir, m.name+".ko"); err != nil {
+			return nil, fmt.Errorf("make %s: %w", m.name, err)
+		}
+		to := filepath.Join(o.Out, m.name+".ko")
+		if err := strip(ctx, ko, to); err != nil {
+			return nil, err
+		}
+		made = append(made, to)
+	}
+	if o.Modules != "" {
+		err = replace(o.Modules, filepath.Join(o.Out, "lib/modules", filepath.Base(filepath.Clean(o.Modules))), made)
+	}
+	return made, err
+}
+
+// choose returns the patches with the numbers, in order.
+func choose(all []Patch, numbers []int) ([]Patch, error) {
+	if len(numbers) == 0 {
+		return all, nil
+	}
+	var some []Patch
+	for _, p := range all {
+		if slices.Contains(numbers, p.Number()) {
+			some = append(some, p)
+		}
+	}
+	if len(some) != len(numbers) {
+		return nil, fmt.Errorf("patches %v: there are %d of them in the series, or one is named twice", numbers, len(some))
+	}
+	return some, nil
+}
+
+func touches(all []Patch, dir string) bool {
+	return slices.ContainsFunc(all, func(p Patch) bool {
+		return slices.ContainsFunc(p.Files, func(f File) bool { return within(f.Path, dir) })
+	})
+}
+
+func within(path, dir string) bool { return strings.HasPrefix(path, dir+"/") }
+
+// copies copies the directories of the modules that change, and writes what
+// changes.
+func copies(t *Tree, work string, changed map[string][]byte) error {
+	for _, m := range modules {
+		for p := range changed {
+			if within(p, m.dir) {
+				for _, dir := range []string{m.dir, m.beside} {
+					if dir == "" {
+						continue
+					}
+					if err := copySource(filepath.Join(t.Dir, dir), filepath.Join(work, dir)); err != nil {
+						return err
+					}
+				}
+				break
+			}
+		}
+	}
+	// A trace header of ib_core is found from include/trace, by "../../drivers".
+	if err := os.MkdirAll(filepath.Join(work, "include/trace"), 0o777); err != nil {
+		return err
+	}
+	for p, b := range changed {
+		to := filepath.Join(work, p)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o777), os.WriteFile(to, b, 0o666)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copySource copies what a directory is compiled from.
+func copySource(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		switch {
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, rel), 0o777)
+		case strings.HasSuffix(name, ".mod.c"):
+			return nil
+		case name == "Makefile" || name == "Kbuild" || filepath.Ext(name) == ".c" || filepath.Ext(name) == ".h":
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(to, rel), b, 0o666)
+		}
+		return nil
+	})
+}
+
+// kbuild has the kernel's own makefiles build one module of a directory outside
+// of it. A header of include/uapi that a patch changes is read first, so that the
+// kernel's own, with the same guard, has no effect.
+func kbuild(ctx context.Context, o BuildOptions, work, dir, target string) error {
+	flags := "KCFLAGS=-I" + filepath.Join(work, "include/trace")
+	err := filepath.WalkDir(filepath.Join(work, "include/uapi"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			flags += " -include " + path
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	at, err := filepath.Abs(o.Kbuild)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "make", "-C", at, fmt.Sprintf("-j%d", max(o.Jobs, 1)), "W=1", "M="+filepath.Join(work, dir), flags, target)
+	cmd.Stdout, cmd.Stderr = o.Log, o.Log
+	return cmd.Run()
+}
+
+// strip leaves the debugging information out of a module: a guest's root file
+// system lies in memory.
+func strip(ctx context.Context, from, to string) error {
+	if out, err := exec.CommandContext(ctx, "strip", "-g", "-o", to, from).CombinedOutput(); err != nil {
+		return fmt.Errorf("strip %s: %w: %s", filepath.Base(from), err, out)
+	}
+	return nil
+}
+
+// replace copies a tree of modules, with others in the place of those of the same
+// name.
+func replace(from, to string, made []string) error {
+	own := map[string]string{}
+	for _, m := range made {
+		own[filepath.Base(m)] = m
+	}
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return os.MkdirAll(filepath.Join(to, rel), 0o777)
+		}
+		if !d.Type().IsRegular() {
+			return nil // build and source lead out of it
+		}
+		name, _, compressed := strings.Cut(d.Name(), ".ko.")
+		if compressed {
+			name += ".ko"
+			if own[name] != "" {
+				rel = filepath.Join(filepath.Dir(rel), name)
+			}
+		} else {
+			name = d.Name()
+		}
+		if mine := own[name]; mine != "" {
+			path = mine
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, rel), b, 0o666)
+	})
+}
