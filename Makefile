@@ -19,6 +19,7 @@
 #              all the time (needs a C compiler)
 # make fuzz    every fuzz target for FUZZTIME: executions (20000x), or a time (30s)
 # make cross   builds for linux/amd64 and linux/arm64
+# make bpf     compiles the programs of ebpf/ again (Debian 12: clang llvm libbpf-dev)
 # make generate   makes the generated files again from the installed kernel headers
 # make module PATH=example.org/devxlab   renames the module
 
@@ -32,7 +33,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-test lab-faults lab-wire lab-matrix conformance lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lab-test lab-faults lab-wire lab-matrix conformance lint race fuzz cross bpf generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -102,7 +103,10 @@ cross: gocheck
 	GOOS=linux GOARCH=arm64 $(GO) build ./...
 
 generate: gocheck
-	$(GO) generate ./...
+	$(GO) generate -skip bpf2go ./...
+
+bpf: gocheck
+	$(GO) generate -run bpf2go ./ebpf
 
 # PATH on make's command line also becomes the recipe's PATH; the one that make
 # itself was started with is in its environment.

@@ -41,6 +41,7 @@ var may = map[string][]string{
 	"emu/vfiouser":           {"internal/dma"},
 	"cm/roce":                {},
 	"cm/capture":             {"cm/roce"},
+	"ebpf":                   {"mlx5"},
 	"verify":                 {"mlx5", "devx"},
 	"bench":                  {"mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
 	"bench/report":           {"bench"},
