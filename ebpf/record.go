@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"os"
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
@@ -55,11 +54,11 @@ func (t *Tracer) Records(ctx context.Context) iter.Seq2[Record, error] {
 			return
 		}
 		defer r.Close()
-		defer context.AfterFunc(ctx, func() { r.SetDeadline(time.Unix(0, 1)) })()
+		defer context.AfterFunc(ctx, func() { _ = r.Flush() })() // what is there is still read
 		var raw ringbuf.Record
 		for {
 			err := r.ReadInto(&raw)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
+			if errors.Is(err, ringbuf.ErrFlushed) {
 				return
 			}
 			var rec Record

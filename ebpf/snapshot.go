@@ -136,6 +136,59 @@ func (h *Histogram) add(o Histogram) {
 	}
 }
 
+// minus removes what was in an earlier state of the same histogram.
+func (h *Histogram) minus(old Histogram) {
+	h.n -= old.n
+	h.sum -= old.sum
+	buckets, i := h.buckets[:0:0], 0
+	for _, b := range h.buckets {
+		for i < len(old.buckets) && old.buckets[i].index < b.index {
+			i++
+		}
+		if i < len(old.buckets) && old.buckets[i].index == b.index {
+			b.n -= old.buckets[i].n
+		}
+		if b.n > 0 {
+			buckets = append(buckets, b)
+		}
+	}
+	h.buckets = buckets
+}
+
+// Since returns what was counted after an earlier snapshot of the same tracer.
+func (s *Snapshot) Since(old *Snapshot) *Snapshot {
+	d := &Snapshot{Lost: Lost{
+		Records: s.Lost.Records - old.Lost.Records, Counts: s.Lost.Counts - old.Lost.Counts, Calls: s.Lost.Calls - old.Lost.Calls,
+		Returns: s.Lost.Returns - old.Lost.Returns, Stamps: s.Lost.Stamps - old.Lost.Stamps, Completions: s.Lost.Completions - old.Lost.Completions,
+		Async: s.Lost.Async - old.Lost.Async}}
+	for _, c := range s.Counts {
+		if c.N -= old.Count(c.Stage, c.Op); c.N > 0 {
+			d.Counts = append(d.Counts, c)
+		}
+	}
+	for _, t := range s.Times {
+		for _, o := range old.Times {
+			if o.Part == t.Part && o.Op == t.Op && o.Status == t.Status && o.Errno == t.Errno {
+				t.minus(o.Histogram)
+			}
+		}
+		if t.n > 0 {
+			d.Times = append(d.Times, t)
+		}
+	}
+	for _, f := range s.Failures {
+		for _, o := range old.Failures {
+			if o.Op == f.Op && o.Status == f.Status && o.Syndrome == f.Syndrome && o.Errno == f.Errno {
+				f.N -= o.N
+			}
+		}
+		if f.N > 0 {
+			d.Failures = append(d.Failures, f)
+		}
+	}
+	return d
+}
+
 // Count returns how often a stage was passed by commands with an opcode, and before
 // Command by calls of any.
 func (s *Snapshot) Count(stage Stage, op mlx5.Op) uint64 {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/devx"
+	"devxlab.example/ebpf"
 	"devxlab.example/emu/uverbs"
 	"devxlab.example/mlx5"
 )
@@ -56,6 +57,7 @@ type cli struct {
 	Report    reportCmd    `cmd:"" help:"Show what a run of bench found, as text or HTML, or compare two runs."`
 	Capture   captureCmd   `cmd:"" help:"Capture RoCE from a network interface, and follow its connections or write a file."`
 	Pcap      pcapCmd      `cmd:"" help:"Follow the connections of rdma_cm in a packet capture: set-up time by step, repetitions, rejects."`
+	Trace     traceCmd     `cmd:"" help:"Count and time firmware commands in the kernel, stage by stage (eBPF)."`
 	Emu       emuCmd       `cmd:"" help:"Serve an emulated device to QEMU as a PCI function (vfio-user)."`
 	Lab       labCmd       `cmd:"" help:"Run programs in a virtual machine whose own mlx5 driver drives the emulated HCA."`
 }
@@ -122,7 +124,7 @@ func exitCode(ctx context.Context, err error) int {
 		return int(status)
 	case errors.As(err, &usage), errors.As(err, &attr):
 		return exitUsage
-	case errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),
+	case errors.Is(err, ebpf.ErrNoPermission), errors.Is(err, ebpf.ErrNoModule), errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),
 		errors.Is(err, devx.ErrNoDevX), errors.Is(err, devx.ErrDeviceGone):
 		return exitNoDevice
 	case devx.Unknown(err):

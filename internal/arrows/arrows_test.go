@@ -48,7 +48,7 @@ var may = map[string][]string{
 	"bench/calibrate":        {"mlx5", "devx", "emu/fw", "emu/uverbs", "internal/atomicfile"},
 	"lab":                    {"lab/guest", "internal/atomicfile"},
 	"lab/guest":              {},
-	"cmd/devxlab":            {"cm/capture", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
+	"cmd/devxlab":            {"ebpf", "cm/capture", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile"},
 }
 
 func TestArrows(t *testing.T) {
