@@ -101,7 +101,7 @@ func wantCounts(t *testing.T, s *Snapshot, n uint64, ops ...mlx5.Op) {
 
 // A thousand DevX modifications are a thousand at each stage of a command, and none
 // in qp.c; a thousand verbs modifications are a thousand in both.
-func TestCounts(t *testing.T) {
+func TestOnModify(t *testing.T) {
 	const n = 500 // there and back
 	d := onKernel(t)
 	q, err := d.NewQP(devx.QPConfig{})
@@ -149,7 +149,7 @@ func TestCounts(t *testing.T) {
 }
 
 // The same with as many threads as the device has slots.
-func TestCountsThreads(t *testing.T) {
+func TestOnThreads(t *testing.T) {
 	const threads, n = 31, 20
 	d := onKernel(t)
 	var qps []*devx.QP
