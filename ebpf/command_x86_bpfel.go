@@ -96,6 +96,18 @@ const (
 	commandMapTasks            = "tasks"
 	commandMapWorks            = "works"
 	commandProgAwake           = "awake"
+	commandProgCmDuplicate     = "cm_duplicate"
+	commandProgCmReceive       = "cm_receive"
+	commandProgCmReject        = "cm_reject"
+	commandProgCmRemoteId      = "cm_remote_id"
+	commandProgCmRemoteQpn     = "cm_remote_qpn"
+	commandProgCmSendDreq      = "cm_send_dreq"
+	commandProgCmSendRep       = "cm_send_rep"
+	commandProgCmSendReq       = "cm_send_req"
+	commandProgCmSendRtu       = "cm_send_rtu"
+	commandProgCmStale         = "cm_stale"
+	commandProgCmTimewait      = "cm_timewait"
+	commandProgCmWork          = "cm_work"
 	commandProgCommand         = "command"
 	commandProgCompletion      = "completion"
 	commandProgCompletionAgain = "completion_again"
@@ -167,6 +179,18 @@ type commandSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type commandProgramSpecs struct {
 	Awake           *ebpf.ProgramSpec `ebpf:"awake"`
+	CmDuplicate     *ebpf.ProgramSpec `ebpf:"cm_duplicate"`
+	CmReceive       *ebpf.ProgramSpec `ebpf:"cm_receive"`
+	CmReject        *ebpf.ProgramSpec `ebpf:"cm_reject"`
+	CmRemoteId      *ebpf.ProgramSpec `ebpf:"cm_remote_id"`
+	CmRemoteQpn     *ebpf.ProgramSpec `ebpf:"cm_remote_qpn"`
+	CmSendDreq      *ebpf.ProgramSpec `ebpf:"cm_send_dreq"`
+	CmSendRep       *ebpf.ProgramSpec `ebpf:"cm_send_rep"`
+	CmSendReq       *ebpf.ProgramSpec `ebpf:"cm_send_req"`
+	CmSendRtu       *ebpf.ProgramSpec `ebpf:"cm_send_rtu"`
+	CmStale         *ebpf.ProgramSpec `ebpf:"cm_stale"`
+	CmTimewait      *ebpf.ProgramSpec `ebpf:"cm_timewait"`
+	CmWork          *ebpf.ProgramSpec `ebpf:"cm_work"`
 	Command         *ebpf.ProgramSpec `ebpf:"command"`
 	Completion      *ebpf.ProgramSpec `ebpf:"completion"`
 	CompletionAgain *ebpf.ProgramSpec `ebpf:"completion_again"`
@@ -282,6 +306,18 @@ type commandVariables struct {
 // It can be passed to loadCommandObjects or ebpf.CollectionSpec.LoadAndAssign.
 type commandPrograms struct {
 	Awake           *ebpf.Program `ebpf:"awake"`
+	CmDuplicate     *ebpf.Program `ebpf:"cm_duplicate"`
+	CmReceive       *ebpf.Program `ebpf:"cm_receive"`
+	CmReject        *ebpf.Program `ebpf:"cm_reject"`
+	CmRemoteId      *ebpf.Program `ebpf:"cm_remote_id"`
+	CmRemoteQpn     *ebpf.Program `ebpf:"cm_remote_qpn"`
+	CmSendDreq      *ebpf.Program `ebpf:"cm_send_dreq"`
+	CmSendRep       *ebpf.Program `ebpf:"cm_send_rep"`
+	CmSendReq       *ebpf.Program `ebpf:"cm_send_req"`
+	CmSendRtu       *ebpf.Program `ebpf:"cm_send_rtu"`
+	CmStale         *ebpf.Program `ebpf:"cm_stale"`
+	CmTimewait      *ebpf.Program `ebpf:"cm_timewait"`
+	CmWork          *ebpf.Program `ebpf:"cm_work"`
 	Command         *ebpf.Program `ebpf:"command"`
 	Completion      *ebpf.Program `ebpf:"completion"`
 	CompletionAgain *ebpf.Program `ebpf:"completion_again"`
@@ -303,6 +339,18 @@ type commandPrograms struct {
 func (p *commandPrograms) Close() error {
 	return _CommandClose(
 		p.Awake,
+		p.CmDuplicate,
+		p.CmReceive,
+		p.CmReject,
+		p.CmRemoteId,
+		p.CmRemoteQpn,
+		p.CmSendDreq,
+		p.CmSendRep,
+		p.CmSendReq,
+		p.CmSendRtu,
+		p.CmStale,
+		p.CmTimewait,
+		p.CmWork,
 		p.Command,
 		p.Completion,
 		p.CompletionAgain,

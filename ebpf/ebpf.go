@@ -20,10 +20,12 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	bpf "github.com/cilium/ebpf"
@@ -55,7 +57,8 @@ type Options struct {
 // Tracer is attached to the kernel until it is closed.
 type Tracer struct {
 	objects *bpf.Collection
-	links   []link.Link
+	links   []io.Closer
+	places  []found // that are attached
 	covers  []Coverage
 	records bool
 }
@@ -87,7 +90,7 @@ func Attach(o Options) (*Tracer, error) {
 	r := resolve(k)
 	removeStale()
 	t := &Tracer{records: o.Records > 0}
-	if err := t.load(spec, r, hasBTF(root, "mlx5_core")); err != nil {
+	if err := t.load(spec, r, typedModules(root)); err != nil {
 		return nil, err
 	}
 	for _, p := range o.Processes {
@@ -163,8 +166,9 @@ func deviceName(rdma string) (string, error) {
 	return name, nil
 }
 
-// load loads the programs that have a place, and the maps.
-func (t *Tracer) load(spec *bpf.CollectionSpec, r *resolution, moduleBTF bool) error {
+// load loads the programs that have a place, and the maps. typed are modules that
+// tell their types.
+func (t *Tracer) load(spec *bpf.CollectionSpec, r *resolution, typed []string) error {
 	used := []string{}
 	for _, places := range r.places {
 		for _, p := range places {
@@ -177,12 +181,12 @@ func (t *Tracer) load(spec *bpf.CollectionSpec, r *resolution, moduleBTF bool) e
 		}
 	}
 	var o bpf.CollectionOptions
-	if moduleBTF {
-		types, err := btf.LoadKernelModuleSpec("mlx5_core")
+	for _, module := range typed {
+		types, err := btf.LoadKernelModuleSpec(module)
 		if err != nil {
-			return fmt.Errorf("%w: BTF of mlx5_core: %w", ErrNotSupported, err)
+			return fmt.Errorf("%w: BTF of %s: %w", ErrNotSupported, module, err)
 		}
-		o.Programs.ExtraRelocationTargets = []*btf.Spec{types}
+		o.Programs.ExtraRelocationTargets = append(o.Programs.ExtraRelocationTargets, types)
 	}
 	var err error
 	t.objects, err = bpf.NewCollectionWithOptions(spec, o)
@@ -224,7 +228,11 @@ func (t *Tracer) attach(r *resolution, follow bool) error {
 }
 
 func (t *Tracer) link(p found) error {
-	var l link.Link
+	same := func(o found) bool { return o == p }
+	if slices.ContainsFunc(t.places, same) {
+		return nil
+	}
+	var l io.Closer
 	var err error
 	program := t.objects.Programs[p.program]
 	switch {
@@ -234,14 +242,45 @@ func (t *Tracer) link(p found) error {
 		l, err = link.AttachTracing(link.TracingOptions{Program: program})
 	case p.back:
 		l, err = link.Kretprobe(p.actual, program, &link.KprobeOptions{RetprobeMaxActive: maxActive, TraceFSPrefix: tracefsPrefix(os.Getpid())})
+	case p.address != 0:
+		l, err = probeAddress(p.address, program.FD())
 	default:
 		l, err = link.Kprobe(p.actual, program, nil)
 	}
 	if err != nil {
 		return err
 	}
-	t.links = append(t.links, l)
+	t.links, t.places = append(t.links, l), append(t.places, p)
 	return nil
+}
+
+// probeAddress attaches a kprobe where a function begins. The package in use takes
+// names only, and some stand in two modules.
+func probeAddress(address uint64, program int) (io.Closer, error) {
+	b, err := os.ReadFile("/sys/bus/event_source/devices/kprobe/type")
+	if err != nil {
+		return nil, err
+	}
+	kind, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("type of the kprobe PMU: %w", err)
+	}
+	// kprobe_func (Ext1) is 0, so kprobe_addr (Ext2) counts: perf_event_open(2).
+	attr := unix.PerfEventAttr{Type: uint32(kind), Size: unix.PERF_ATTR_SIZE_VER1, Ext2: address}
+	fd, err := unix.PerfEventOpen(&attr, -1, 0, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("perf_event_open: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "kprobe")
+	for _, c := range []struct {
+		request uint
+		value   int
+	}{{unix.PERF_EVENT_IOC_SET_BPF, program}, {unix.PERF_EVENT_IOC_ENABLE, 0}} {
+		if err := unix.IoctlSetInt(fd, c.request, c.value); err != nil {
+			return nil, errors.Join(fmt.Errorf("attach: %w", err), f.Close())
+		}
+	}
+	return f, nil
 }
 
 // Coverage returns for each stage where it is seen, or why it is not.

@@ -32,7 +32,7 @@ type kernel struct {
 // emptyBTF is the size of a module's BTF that has a header and no types.
 const emptyBTF = 24
 
-var modules = []string{"mlx5_core", "mlx5_ib", "ib_uverbs", "ib_core"}
+var modules = []string{"mlx5_core", "mlx5_ib", "ib_uverbs", "ib_core", "ib_cm"}
 
 // Errors of Attach. Each comes wrapped in one that says what to do.
 var (
@@ -78,6 +78,16 @@ func readKernel(root fs.FS) (*kernel, error) {
 func hasBTF(root fs.FS, module string) bool {
 	info, err := fs.Stat(root, "sys/kernel/btf/"+module)
 	return err == nil && info.Size() > emptyBTF
+}
+
+// typedModules returns the modules whose types the programs know and that tell them.
+func typedModules(root fs.FS) (typed []string) {
+	for _, m := range []string{"mlx5_core", "ib_core"} {
+		if hasBTF(root, m) {
+			typed = append(typed, m)
+		}
+	}
+	return typed
 }
 
 // parseSymbols reads the functions that stages need from the text of /proc/kallsyms.

@@ -18,8 +18,9 @@ type Coverage struct {
 // found is a place with the name that it has in this kernel.
 type found struct {
 	place
-	module string
-	actual string
+	module  string
+	actual  string
+	address uint64 // if another module has a function of this name too
 }
 
 // String is the place as people write it.
@@ -126,8 +127,12 @@ func (k *kernel) lookup(module string, p place) (f found, why string) {
 	}
 	switch {
 	case k.has(p.symbol, module):
+		if len(elsewhere) > 0 && !p.back {
+			f.address = k.address(p.symbol, module)
+			return f, ""
+		}
 		if len(elsewhere) > 0 {
-			return f, fmt.Sprintf("the symbol %s stands in %s too, and a probe by its name could end up there", p.symbol, strings.Join(elsewhere, " and "))
+			return f, fmt.Sprintf("the symbol %s stands in %s too, and its return is probed by name", p.symbol, strings.Join(elsewhere, " and "))
 		}
 		return f, ""
 	case renamed == "":

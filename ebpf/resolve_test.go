@@ -26,6 +26,17 @@ mlx5_ib_modify_qp [mlx5_ib]
 mlx5_core_qp_modify [mlx5_ib]
 cmd_exec [mlx5_core]
 cmd_work_handler [mlx5_core]
+ib_send_cm_req [ib_cm]
+ib_send_cm_rep [ib_cm]
+ib_send_cm_rtu [ib_cm]
+ib_send_cm_dreq [ib_cm]
+cm_recv_handler [ib_cm]
+cm_work_handler [ib_cm]
+cm_work_handler [iw_cm]
+cm_insert_remote_id [ib_cm]
+cm_insert_remote_qpn [ib_cm]
+cm_issue_rej.constprop.0.isra.0 [ib_cm]
+cm_enter_timewait [ib_cm]
 `
 
 // system is what a kernel with these functions says of itself.
@@ -89,7 +100,7 @@ func TestResolve(t *testing.T) {
 			Queued:     `it is told from other work by the stage "command", which is not visible`,
 			Completion: `it is told from other work by the stage "command", which is not visible`}},
 		{"in two modules", "cmd_exec [mlx5_core]\n", "cmd_exec [mlx5_core]\ncmd_exec [other]\n", map[Stage]string{
-			Command: "the symbol cmd_exec stands in other too, and a probe by its name could end up there"}},
+			Command: "kprobe mlx5_core:cmd_exec", Awake: "the symbol cmd_exec stands in other too, and its return is probed by name"}},
 		{"the kernel's own comes first", "complete\n", "complete [other]\ncomplete\n", map[Stage]string{Completion: "fentry vmlinux:complete"}},
 		{"no tracepoint", "__traceiter_workqueue_queue_work\n", "", map[Stage]string{Queued: "the kernel has no tracepoint workqueue_queue_work (CONFIG_EVENT_TRACING)"}},
 		{"no worker", "cmd_work_handler [mlx5_core]\n", "", map[Stage]string{Queued: `it is told from other work by the stage "worker", which is not visible`, Awake: "kretprobe mlx5_core:cmd_exec"}},
@@ -105,6 +116,21 @@ func TestResolve(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A function whose name another module has too is probed by its address.
+func TestSameName(t *testing.T) {
+	k, err := readKernel(system(functions))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := resolve(k)
+	if p := r.places[CMWork][0]; p.address == 0 || p.address != k.address("cm_work_handler", "ib_cm") {
+		t.Errorf("%+v", p)
+	}
+	if p := r.places[Command][0]; p.address != 0 {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -23,7 +23,7 @@ type Snapshot struct {
 	Lost     Lost      `json:"lost"`
 }
 
-// Count is how often a stage was passed, by opcode; before the stage Command there
+// Count is how often a stage was passed, by opcode; outside of Command to Awake there
 // is none, and Op is 0.
 type Count struct {
 	Stage Stage   `json:"stage"`
@@ -189,10 +189,10 @@ func (s *Snapshot) Since(old *Snapshot) *Snapshot {
 	return d
 }
 
-// Count returns how often a stage was passed by commands with an opcode, and before
-// Command by calls of any.
+// Count returns how often a stage was passed by commands with an opcode; outside of
+// Command to Awake the opcode does not matter.
 func (s *Snapshot) Count(stage Stage, op mlx5.Op) uint64 {
-	if stage < Command {
+	if stage < Command || stage > Awake {
 		op = 0
 	}
 	for _, c := range s.Counts {

@@ -22,6 +22,23 @@ const (
 	Worker       // the worker begins with it: it waits for a slot, then rings the doorbell
 	Completion   // the firmware has answered
 	Awake        // the caller runs again, and its command returns
+
+	// Of connections, counted for the whole machine: no filter is applied.
+	CMSendREQ // ib_cm is told to send one; repetitions are not counted
+	CMSendREP
+	CMSendRTU
+	CMSendDREQ
+	CMReceiveREQ // ib_cm receives one, also a repetition
+	CMReceiveREP
+	CMReceiveRTU
+	CMReceiveDREQ
+	CMWork      // a worker begins with an event
+	CMRemoteID  // a remote communication id is inserted
+	CMRemoteQPN // a remote QPN is inserted
+	CMDuplicate // the id was there already: a repeated REQ or REP
+	CMStale     // the QPN was there already: a stale connection
+	CMReject    // a REJ is issued for a message without a connection
+	CMTimewait  // a connection enters time-wait
 )
 
 // A Part is a span of time between two stages.
@@ -88,7 +105,32 @@ var specs = [...]spec{
 	Worker: {name: "worker", module: "mlx5_core", needs: []Stage{Command}, ways: [][]place{{{program: "worker", symbol: "cmd_work_handler"}}}},
 	Completion: {name: "completion", module: "vmlinux", needs: []Stage{Command, Worker},
 		ways: [][]place{{{program: "completion", symbol: "complete", fentry: true}, {program: "completion_again", symbol: "complete", fentry: true}}}},
-	Awake: {name: "awake", module: "mlx5_core", needs: []Stage{Command}, ways: [][]place{{{program: "awake", symbol: "cmd_exec", back: true}}}},
+	Awake:         {name: "awake", module: "mlx5_core", needs: []Stage{Command}, ways: [][]place{{{program: "awake", symbol: "cmd_exec", back: true}}}},
+	CMSendREQ:     cm("send REQ", "cm_send_req", "ib_send_cm_req", false),
+	CMSendREP:     cm("send REP", "cm_send_rep", "ib_send_cm_rep", false),
+	CMSendRTU:     cm("send RTU", "cm_send_rtu", "ib_send_cm_rtu", false),
+	CMSendDREQ:    cm("send DREQ", "cm_send_dreq", "ib_send_cm_dreq", false),
+	CMReceiveREQ:  cmReceive("receive REQ"),
+	CMReceiveREP:  cmReceive("receive REP"),
+	CMReceiveRTU:  cmReceive("receive RTU"),
+	CMReceiveDREQ: cmReceive("receive DREQ"),
+	CMWork:        cm("work", "cm_work", "cm_work_handler", false),
+	CMRemoteID:    cm("remote id", "cm_remote_id", "cm_insert_remote_id", false),
+	CMRemoteQPN:   cm("remote QPN", "cm_remote_qpn", "cm_insert_remote_qpn", false),
+	CMDuplicate:   cm("duplicate", "cm_duplicate", "cm_insert_remote_id", true),
+	CMStale:       cm("stale", "cm_stale", "cm_insert_remote_qpn", true),
+	CMReject:      cm("reject", "cm_reject", "cm_issue_rej", false),
+	CMTimewait:    cm("time-wait", "cm_timewait", "cm_enter_timewait", false),
+}
+
+// cm is a stage of ib_cm that is seen where one function begins, or returns.
+func cm(name, program, symbol string, back bool) spec {
+	return spec{name: "CM " + name, module: "ib_cm", ways: [][]place{{{program: program, symbol: symbol, back: back, renamed: true}}}}
+}
+
+// cmReceive is one kind of message of those that one function receives.
+func cmReceive(name string) spec {
+	return spec{name: "CM " + name, module: "ib_cm", ways: [][]place{{{program: "cm_receive", symbol: "cm_recv_handler"}}}}
 }
 
 // Stages returns all of them, in their order.

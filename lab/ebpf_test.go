@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -184,18 +185,34 @@ func guestTest(t *testing.T, pkg string) (file string) {
 	return file
 }
 
-// The tests of package ebpf that need a driver pass on each kernel, with one CPU and
-// with two.
+// stagesDoc has a table of what is seen where: a line for each stage, a column for
+// each kernel.
+const stagesDoc = "../docs/ebpf-stages.md"
+
+// userKernel names a kernel that no distribution packages, as IMAGE:MODULES.
+const userKernel = "DEVXLAB_TRACE_KERNEL"
+
+// The tests of package ebpf that need a driver pass on each kernel, with two CPUs,
+// and stages are seen where docs/ebpf-stages.md says.
 func TestLabTraceKernels(t *testing.T) {
 	o := realLab(t)
 	test := guestTest(t, "devxlab.example/ebpf")
-	for _, kernel := range KernelNames() {
+	seen := map[string][]string{} // by kernel, for each stage
+	stages := []string{}
+	kernels := KernelNames()
+	if k := os.Getenv(userKernel); k != "" {
+		kernels = append(kernels, k)
+	}
+	for _, kernel := range kernels {
 		t.Run(kernel, func(t *testing.T) {
 			o := o
 			var out bytes.Buffer
-			o.Kernel, o.SMP, o.Append, o.Devices, o.HCA, o.Stdout, o.Stderr = kernel, 2, "tsc=reliable", 1, []string{o.Devxlab, "emu"}, &out, &out
+			o.Kernel, o.Modules, _ = strings.Cut(kernel, ":")
+			o.SMP, o.Append, o.Devices, o.HCA, o.Stdout, o.Stderr = 2, "tsc=reliable", 1, []string{o.Devxlab, "emu"}, &out, &out
 			o.Put, o.Env = []Copy{{From: test, To: "/tmp/ebpf.test"}}, []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=kernel-device"}
-			o.Args = []string{"/tmp/ebpf.test", "-test.v", "-test.run", "^TestOn"}
+			file := filepath.Join(t.TempDir(), "stages")
+			o.Get = []Copy{{From: "/tmp/stages", To: file}}
+			o.Args = []string{"sh", "-c", "devxlab trace --stages -o json > /tmp/stages && /tmp/ebpf.test -test.v -test.run ^TestOn"}
 			r, err := Run(t.Context(), o)
 			t.Log(out.String())
 			if err != nil {
@@ -204,6 +221,119 @@ func TestLabTraceKernels(t *testing.T) {
 			if r.Status != 0 || !strings.Contains(out.String(), "PASS: TestOnModify") {
 				t.Errorf("exit status %d", r.Status)
 			}
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []struct{ Stage, Where, Why string }
+			if err := json.Unmarshal(b, &all); err != nil {
+				t.Fatal(err)
+			}
+			series := regexp.MustCompile(`^\d+\.\d+`).FindString(r.Release)
+			stages = stages[:0]
+			for _, s := range all {
+				stages = append(stages, s.Stage)
+				seen[series] = append(seen[series], s.Where+s.Why)
+			}
 		})
 	}
+	want, err := os.ReadFile(stagesDoc)
+	if *update {
+		if err := os.WriteFile(stagesDoc, []byte(stagesTable(stages, seen)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for series, places := range seen {
+		for i, place := range places {
+			if line := fmt.Sprintf("| %s | %s | %s |\n", stages[i], series, place); !strings.Contains(string(want), line) {
+				t.Errorf("%s does not have: %s", stagesDoc, line)
+			}
+		}
+	}
+}
+
+// One connection of rdma_cm is one REQ, REP and RTU, out and in.
+func TestLabTraceCM(t *testing.T) {
+	o := realLabOf(t, "lab-full", ImageFull)
+	var out, errOut bytes.Buffer
+	o.Devices, o.HCA, o.Stdout, o.Stderr = 1, []string{o.Devxlab, "emu"}, &out, &errOut
+	o.Args = []string{"devxlab", "trace", "-o", "json", "--", "sh", "-c", "rping -s -C 1 & sleep 1; rping -c -a 192.168.7.1 -C 1; wait"}
+	if r, err := Run(t.Context(), o); err != nil || r.Status != 0 {
+		t.Fatalf("%+v, %v\n%s", r, err, errOut.String())
+	}
+	var w tracedWhole
+	if err := json.Unmarshal(out.Bytes(), &w); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	noLoss(t, w)
+	got := map[string]int{}
+	for _, c := range w.Counts {
+		if stage, ok := strings.CutPrefix(c.Stage, "CM "); ok {
+			got[stage] = c.N
+		}
+	}
+	// Both sides disconnect, so how many DREQs there are is a race between them.
+	for stage, n := range map[string]int{"send REQ": 1, "send REP": 1, "send RTU": 1, "receive REQ": 1, "receive REP": 1, "receive RTU": 1,
+		"remote id": 2, "remote QPN": 2, "duplicate": 0, "stale": 0, "reject": 0, "time-wait": 2} {
+		if got[stage] != n {
+			t.Errorf("%s: %d, want %d", stage, got[stage], n)
+		}
+	}
+	t.Log(got)
+}
+
+// A tracer that is killed leaves nothing attached, and the next one removes the
+// definitions that are left.
+func TestLabTraceKilled(t *testing.T) {
+	o := realLab(t)
+	var out bytes.Buffer
+	o.Devices, o.HCA, o.Stdout, o.Stderr = 1, []string{o.Devxlab, "emu"}, &out, &out
+	o.Args = []string{"sh", "-c", `probes() { echo "$1: $(grep -c . /sys/kernel/debug/kprobes/list) probes, $(grep -c devxlab_ /sys/kernel/tracing/kprobe_events) definitions"; }
+probes before
+devxlab trace --duration 100s > /dev/null & P=$!
+until grep -q cmd_exec /sys/kernel/debug/kprobes/list && grep -q ib_uverbs_modify_qp /sys/kernel/debug/kprobes/list; do kill -0 $P || exit 9; sleep 0.2; done
+kill -9 $P; wait $P
+until ! grep -q . /sys/kernel/debug/kprobes/list; do sleep 0.2; done
+probes killed | sed 's/ [1-9][0-9]* definitions/ some definitions/'
+devxlab trace --duration 10ms > /dev/null
+probes after`}
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	if want := "before: 0 probes, 0 definitions\nkilled: 0 probes, some definitions\nafter: 0 probes, 0 definitions\n"; r.Status != 0 || !strings.HasSuffix(out.String(), want) {
+		t.Errorf("exit status %d\n%s\nwant %s", r.Status, out.String(), want)
+	}
+}
+
+// seriesNumber makes a kernel's series a number, so that 5.15 comes behind 5.10 and 5.9
+// before.
+func seriesNumber(series string) int {
+	var major, minor int
+	_, _ = fmt.Sscanf(series, "%d.%d", &major, &minor)
+	return major<<16 + minor
+}
+
+// stagesTable is the document.
+func stagesTable(stages []string, seen map[string][]string) string {
+	var b strings.Builder
+	b.WriteString(`# Where each stage is seen
+
+Taken in the lab from each kernel itself (` + "`devxlab trace --stages`" + `): Debian's packages, and a 5.15 built with a small configuration and
+without BTF of its modules. To take it again: ` + "`" + userKernel + `=IMAGE:MODULES go test ./lab -run TestLabTraceKernels -update` + "`" + `.
+
+| stage | kernel | seen at, or why not |
+|---|---|---|
+`)
+	kernels := slices.SortedFunc(maps.Keys(seen), func(a, b string) int { return seriesNumber(a) - seriesNumber(b) })
+	for i, stage := range stages {
+		for _, k := range kernels {
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", stage, k, seen[k][i])
+		}
+	}
+	return b.String()
 }

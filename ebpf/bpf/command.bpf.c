@@ -30,6 +30,21 @@ enum stage {
 	STAGE_WORKER,
 	STAGE_COMPLETION,
 	STAGE_AWAKE,
+	STAGE_CM_SEND_REQ,
+	STAGE_CM_SEND_REP,
+	STAGE_CM_SEND_RTU,
+	STAGE_CM_SEND_DREQ,
+	STAGE_CM_RECEIVE_REQ,
+	STAGE_CM_RECEIVE_REP,
+	STAGE_CM_RECEIVE_RTU,
+	STAGE_CM_RECEIVE_DREQ,
+	STAGE_CM_WORK,
+	STAGE_CM_REMOTE_ID,
+	STAGE_CM_REMOTE_QPN,
+	STAGE_CM_DUPLICATE,
+	STAGE_CM_STALE,
+	STAGE_CM_REJECT,
+	STAGE_CM_TIMEWAIT,
 };
 
 // Parts of a command's time, also in the same order there.
@@ -615,6 +630,62 @@ int exited(struct bpf_raw_tracepoint_args *ctx)
 	bpf_map_delete_elem(&entries, &thread);
 	if (!BPF_CORE_READ(task, signal, live.counter)) // no thread is left
 		bpf_map_delete_elem(&tasks, &tgid);
+	return 0;
+}
+
+// Connections. Much of this happens in workers that serve everybody, so no filter
+// is applied.
+
+#define CM(name, stage) \
+	SEC("kprobe") int name(struct pt_regs *regs) { count(stage, 0); return 0; }
+// The tree of remote ids, or of remote QPNs, returns what was there before.
+#define CM_FOUND(name, stage) \
+	SEC("kretprobe") int name(struct pt_regs *regs) { if (RETURNED(regs)) count(stage, 0); return 0; }
+
+CM(cm_send_req, STAGE_CM_SEND_REQ)
+CM(cm_send_rep, STAGE_CM_SEND_REP)
+CM(cm_send_rtu, STAGE_CM_SEND_RTU)
+CM(cm_send_dreq, STAGE_CM_SEND_DREQ)
+CM(cm_work, STAGE_CM_WORK)
+CM(cm_remote_id, STAGE_CM_REMOTE_ID)
+CM(cm_remote_qpn, STAGE_CM_REMOTE_QPN)
+CM_FOUND(cm_duplicate, STAGE_CM_DUPLICATE)
+CM_FOUND(cm_stale, STAGE_CM_STALE)
+CM(cm_reject, STAGE_CM_REJECT)
+CM(cm_timewait, STAGE_CM_TIMEWAIT)
+
+// Attribute ids of CM messages, and where a MAD has its own (rdma/ib_cm.h, ib_mad.h).
+#define CM_REQ 0x10
+#define CM_REP 0x13
+#define CM_RTU 0x14
+#define CM_DREQ 0x15
+#define MAD_ATTR_ID 16
+
+// cm_recv_handler(mad_agent, send_buf, mad_recv_wc)
+SEC("kprobe")
+int cm_receive(struct pt_regs *regs)
+{
+	__u64 at = 4 * sizeof(void *), mad = 0; // where no BTF says otherwise: behind wc, list and grh
+	__u8 id[2] = {};
+
+	if (bpf_core_type_exists(struct ib_mad_recv_wc))
+		at = bpf_core_field_offset(struct ib_mad_recv_wc, recv_buf.mad);
+	bpf_probe_read_kernel(&mad, sizeof(mad), (void *)(ARG3(regs) + at));
+	bpf_probe_read_kernel(id, sizeof(id), (void *)(mad + MAD_ATTR_ID));
+	switch (be16(id)) {
+	case CM_REQ:
+		count(STAGE_CM_RECEIVE_REQ, 0);
+		break;
+	case CM_REP:
+		count(STAGE_CM_RECEIVE_REP, 0);
+		break;
+	case CM_RTU:
+		count(STAGE_CM_RECEIVE_RTU, 0);
+		break;
+	case CM_DREQ:
+		count(STAGE_CM_RECEIVE_DREQ, 0);
+		break;
+	}
 	return 0;
 }
 

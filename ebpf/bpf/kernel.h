@@ -74,7 +74,8 @@ struct device {
 	struct kobject kobj;
 };
 
-// mlx5_core's. Kernels without BTF of modules do not tell where the fields are.
+// mlx5_core's. Kernels without BTF of modules do not tell where the fields are of
+// these, and of those of ib_core.
 
 struct mlx5_core_dev {
 	struct device *device;
@@ -86,17 +87,29 @@ struct mlx5_cmd_work_ent {
 	__u64 ts1, ts2;
 };
 
+// ib_core's.
+
+struct ib_mad_recv_buf {
+	void *mad;
+};
+
+struct ib_mad_recv_wc {
+	struct ib_mad_recv_buf recv_buf;
+};
+
 #pragma clang attribute pop
 
 #if defined(__TARGET_ARCH_x86)
 #define ARG1(r) ((r)->di)
 #define ARG2(r) ((r)->si)
+#define ARG3(r) ((r)->dx)
 #define ARG4(r) ((r)->cx)
 #define ARG6(r) ((r)->r9)
 #define RETURNED(r) ((r)->ax)
 #else
 #define ARG1(r) ((r)->regs[0])
 #define ARG2(r) ((r)->regs[1])
+#define ARG3(r) ((r)->regs[2])
 #define ARG4(r) ((r)->regs[3])
 #define ARG6(r) ((r)->regs[5])
 #define RETURNED(r) ((r)->regs[0])
