@@ -292,12 +292,13 @@ func TestLabTraceKilled(t *testing.T) {
 	o := realLab(t)
 	var out bytes.Buffer
 	o.Devices, o.HCA, o.Stdout, o.Stderr = 1, []string{o.Devxlab, "emu"}, &out, &out
-	o.Args = []string{"sh", "-c", `probes() { echo "$1: $(grep -c . /sys/kernel/debug/kprobes/list) probes, $(grep -c devxlab_ /sys/kernel/tracing/kprobe_events) definitions"; }
+	o.Args = []string{"sh", "-c", `armed() { grep -v DISABLED /sys/kernel/debug/kprobes/list; }
+probes() { echo "$1: $(armed | wc -l) probes, $(grep -c devxlab_ /sys/kernel/tracing/kprobe_events) definitions"; }
 probes before
 devxlab trace --duration 100s > /dev/null & P=$!
-until grep -q cmd_exec /sys/kernel/debug/kprobes/list && grep -q ib_uverbs_modify_qp /sys/kernel/debug/kprobes/list; do kill -0 $P || exit 9; sleep 0.2; done
-kill -9 $P; wait $P
-until ! grep -q . /sys/kernel/debug/kprobes/list; do sleep 0.2; done
+until armed | grep -q ib_uverbs_modify_qp; do kill -0 $P || exit 9; sleep 0.2; done
+kill -9 $P
+while armed | grep -q .; do sleep 0.2; done
 probes killed | sed 's/ [1-9][0-9]* definitions/ some definitions/'
 devxlab trace --duration 10ms > /dev/null
 probes after`}
