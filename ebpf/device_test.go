@@ -3,8 +3,11 @@
 package ebpf
 
 import (
+	"context"
 	"errors"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -167,4 +170,119 @@ func TestOnThreads(t *testing.T) {
 	}
 	all.Wait()
 	wantCounts(t, snapshot(t, tr), threads*n, mlx5.OpRST2INIT, mlx5.Op2RST)
+}
+
+// What the tracer says of the firmware's time is what the driver says itself: both
+// read the same two stamps, so number and mean are the same, to the nanosecond.
+func TestOnDriversAverage(t *testing.T) {
+	const n = 50
+	d := onKernel(t)
+	q, err := d.NewQP(devx.QPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	place, err := deviceName(testdev.Kernel())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := "/sys/kernel/debug/mlx5/" + place + "/commands/" + mlx5.OpRST2INIT.String() + "/"
+	tr := trace(t, Options{Filter: Filter{Device: testdev.Kernel(), Op: mlx5.OpRST2INIT}})
+	if err := os.WriteFile(dir+"average", []byte("0"), 0); err != nil { // begins anew
+		t.Fatal(err)
+	}
+	toggles(t, q, n)
+	h := snapshot(t, tr).Time(Firmware, mlx5.OpRST2INIT)
+	for file, want := range map[string]uint64{"n": h.Count(), "average": uint64(h.Mean())} {
+		b, err := os.ReadFile(dir + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSpace(string(b)); got != strconv.FormatUint(want, 10) || h.Count() != n {
+			t.Errorf("%s: the driver says %s, the tracer %d of %d commands", file, got, want, h.Count())
+		}
+	}
+}
+
+// A record has the command's own fields, and its parts are all of its time. Those
+// that find no room are counted.
+func TestOnRecords(t *testing.T) {
+	const n = 200
+	d := onKernel(t)
+	q, err := d.NewQP(devx.QPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := trace(t, Options{Filter: Filter{QPN: q.Number()}, Records: os.Getpagesize()})
+	began := time.Now()
+	toggles(t, q, n)
+	took := time.Since(began)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // only what is there
+	var read uint64
+	var whole time.Duration
+	for r, err := range tr.Records(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if read++; r.QPN != q.Number() || r.Op != mlx5.OpRST2INIT && r.Op != mlx5.Op2RST || r.UID == 0 || int(r.Process) != os.Getpid() || r.Status != 0 || r.Errno != 0 || r.Name == "" {
+			t.Errorf("%+v", r)
+		}
+		sum := time.Duration(0)
+		for _, p := range []Part{Prepare, Queue, Slot, Firmware, Wake} {
+			if r.Parts[p] < 0 {
+				t.Errorf("%v was not seen", p)
+			}
+			sum += r.Parts[p]
+		}
+		if sum != r.Parts[Whole] || r.Parts[Entry] <= 0 || r.Parts[Call] != NotSeen {
+			t.Errorf("parts %v", r.Parts)
+		}
+		whole += r.Parts[Entry] + r.Parts[Whole]
+	}
+	s := snapshot(t, tr)
+	if read == 0 || s.Lost.Records == 0 || read+s.Lost.Records != 2*n {
+		t.Errorf("%d records were read, %d lost, of %d", read, s.Lost.Records, 2*n)
+	}
+	if whole > took {
+		t.Errorf("%d commands took %v, and their caller waited %v", read, whole, took)
+	}
+}
+
+// A filter lets nothing else through.
+func TestOnFilters(t *testing.T) {
+	d := onKernel(t)
+	var qps [2]*devx.QP
+	for i := range qps {
+		var err error
+		if qps[i], err = d.NewQP(devx.QPConfig{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		filter        Filter
+		init, reset   uint64 // of two queue pairs, one of each
+		modifications uint64
+	}{
+		"QPN":        {Filter{QPN: qps[0].Number()}, 1, 1, 4},
+		"opcode":     {Filter{Op: mlx5.OpRST2INIT}, 2, 0, 4},
+		"both":       {Filter{QPN: qps[0].Number(), Op: mlx5.Op2RST}, 0, 1, 4},
+		"a process":  {Filter{Processes: []int{os.Getpid()}, Device: testdev.Kernel()}, 2, 2, 4},
+		"not itself": {Filter{Processes: []int{1}}, 0, 0, 0},
+	} {
+		tr := trace(t, Options{Filter: c.filter})
+		toggles(t, qps[0], 1)
+		toggles(t, qps[1], 1)
+		s := snapshot(t, tr)
+		if s.Count(Awake, mlx5.OpRST2INIT) != c.init || s.Count(Awake, mlx5.Op2RST) != c.reset || s.Count(DevXModify, 0) != c.modifications {
+			t.Errorf("%s: %+v", name, s.Counts)
+		}
+	}
+	for name, f := range map[string]Filter{"device": {Device: "mlx5_77"}, "cgroup": {Cgroup: "/proc"}, "no cgroup": {Cgroup: "/not/there"}} {
+		if tr, err := Attach(Options{Filter: f}); !errors.Is(err, ErrFilter) {
+			t.Errorf("%s: %v, %v", name, tr, err)
+		}
+	}
+	if tr, err := Attach(Options{Records: 5000}); !errors.Is(err, ErrFilter) {
+		t.Errorf("records: %v, %v", tr, err)
+	}
 }
