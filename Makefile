@@ -12,6 +12,7 @@
 #              CPUs, each kernel
 # make lab-wire     two cards in a guest, two guests, and bad wires between them, with
 #              those that take minutes
+# make lab-trace    devxlab trace on each kernel
 # make lab-matrix   tries the emulated HCA under each kernel that Debian packages
 # make conformance  runs rdma-core's own tests on it and writes docs/conformance.md
 # make lint    gofmt, vet, staticcheck, govulncheck
@@ -33,7 +34,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-test lab-faults lab-wire lab-matrix conformance lint race fuzz cross bpf generate module gocheck
+.PHONY: bench test lab lab-test lab-faults lab-wire lab-trace lab-matrix conformance lint race fuzz cross bpf generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -68,6 +69,9 @@ lab-faults: gocheck
 
 lab-wire: gocheck
 	@DEVXLAB_REQUIRE=lab-full,long-wire,rxe,tshark $(GO) test -count=1 -timeout 60m -run '^TestLab(Traffic|Two|WireFaults|LossyWire|RXE)' -v ./lab
+
+lab-trace: gocheck
+	@DEVXLAB_REQUIRE=lab,lab-full,trace $(GO) test -count=1 -timeout 60m -run '^TestLabTrace' -v ./lab
 
 lab-matrix: gocheck
 	@$(GO) run ./cmd/devxlab lab matrix

@@ -18,6 +18,7 @@ package ebpf
 //go:generate go tool -modfile=../tools/go.mod bpf2go -cc clang-14 -strip llvm-strip-14 -target amd64,arm64 -type record -type bucket_key -type count_key -type failure_key -cflags "-O2 -mcpu=v2 -Wall -Werror -Wno-unused-function" command bpf/command.bpf.c
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	bpf "github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -60,6 +62,7 @@ type Tracer struct {
 	links   []io.Closer
 	places  []found // that are attached
 	covers  []Coverage
+	loads   map[string]uint64 // generation of each module
 	records bool
 }
 
@@ -89,7 +92,10 @@ func Attach(o Options) (*Tracer, error) {
 	}
 	r := resolve(k)
 	removeStale()
-	t := &Tracer{records: o.Records > 0}
+	t := &Tracer{records: o.Records > 0, loads: map[string]uint64{}}
+	for _, m := range modules {
+		t.loads[m] = generation(m)
+	}
 	if err := t.load(spec, r, typedModules(root)); err != nil {
 		return nil, err
 	}
@@ -283,8 +289,45 @@ func probeAddress(address uint64, program int) (io.Closer, error) {
 	return f, nil
 }
 
-// Coverage returns for each stage where it is seen, or why it is not.
-func (t *Tracer) Coverage() []Coverage { return slices.Clone(t.covers) }
+// Coverage returns for each stage where it is seen, or why it is not. A module that
+// was unloaded after Attach took its stages with it, also if it is loaded again.
+func (t *Tracer) Coverage() []Coverage {
+	all := slices.Clone(t.covers)
+	for i := range all {
+		c := &all[i]
+		if m := specs[c.Stage].module; c.Why == "" && m != vmlinux && generation(m) != t.loads[m] {
+			c.Where, c.Why = "", fmt.Sprintf("module %s was unloaded meanwhile: nothing was seen from then on; attach again", m)
+		}
+	}
+	return all
+}
+
+// generation tells one loading of a module from the next; 0: it is not loaded.
+func generation(module string) uint64 {
+	var stat unix.Stat_t
+	if err := unix.Stat("/sys/module/"+module, &stat); err != nil {
+		return 0
+	}
+	return stat.Ino
+}
+
+// WaitForDriver waits until the modules whose stages Attach would look for are
+// loaded, for as long as ctx allows. What they do while they are being loaded is not
+// seen.
+func WaitForDriver(ctx context.Context) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for root := os.DirFS("/"); ; {
+		if slices.IndexFunc(modules, func(m string) bool { return !live(root, m) }) < 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
 
 // Close detaches from the kernel.
 func (t *Tracer) Close() error {

@@ -63,14 +63,22 @@ func readKernel(root fs.FS) (*kernel, error) {
 		return nil, err
 	}
 	for _, m := range modules {
-		if _, err := fs.Stat(root, "sys/module/"+m); err == nil {
-			k.loaded[m] = true
-		}
+		k.loaded[m] = live(root, m)
 	}
 	if !k.loaded["mlx5_core"] {
-		return nil, fmt.Errorf("%w: mlx5_core: modprobe mlx5_core mlx5_ib", ErrNoModule)
+		return nil, fmt.Errorf("%w: mlx5_core: modprobe mlx5_ib, or wait for it (devxlab trace --wait)", ErrNoModule)
 	}
 	return k, nil
+}
+
+// live reports whether a module is there and initialised. One that is built in has no
+// such state.
+func live(root fs.FS, module string) bool {
+	if _, err := fs.Stat(root, "sys/module/"+module); err != nil {
+		return false
+	}
+	state, err := fs.ReadFile(root, "sys/module/"+module+"/initstate")
+	return errors.Is(err, fs.ErrNotExist) || strings.TrimSpace(string(state)) == "live"
 }
 
 // hasBTF reports whether the kernel tells a module's types. There may be a file

@@ -137,14 +137,14 @@ func TestSameName(t *testing.T) {
 func TestModuleNotLoaded(t *testing.T) {
 	fs := system(functions)
 	delete(fs, "sys/module/mlx5_ib/refcnt")
-	all := covered(t, fs)
-	for _, c := range all {
+	fs["sys/module/mlx5_core/initstate"] = &fstest.MapFile{Data: []byte("live\n")}
+	for _, c := range covered(t, fs) {
 		if missing := c.Why == "module mlx5_ib is not loaded"; missing != slices.Contains([]Stage{DevXCreate, DevXModify, DevXQuery, DevXOther, DriverModify, QPCModify}, c.Stage) {
 			t.Errorf("%v: %+v", c.Stage, c)
 		}
 	}
-	delete(fs, "sys/module/mlx5_core/refcnt")
-	if _, err := readKernel(fs); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), "modprobe mlx5_core") {
+	fs["sys/module/mlx5_core/initstate"] = &fstest.MapFile{Data: []byte("coming\n")}
+	if _, err := readKernel(fs); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), "modprobe mlx5_ib") {
 		t.Error(err)
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"gonum.org/v1/gonum/stat"
+
+	"devxlab.example/internal/require"
 )
 
 // tracedRecord is a line of devxlab trace --records -o json, and tracedWhole its
@@ -29,16 +31,21 @@ type tracedRecord struct {
 }
 
 type tracedWhole struct {
-	Counts []struct {
-		Stage, Op string
-		N         int
-	}
+	Stages   []tracedStage
+	Counts   []tracedCount
 	Failures []struct {
 		Op               string
 		Status, Syndrome int
 		Errno, N         int
 	}
 	Lost map[string]int
+}
+
+type tracedStage struct{ Stage, Where, Why string }
+
+type tracedCount struct {
+	Stage, Op string
+	N         int
 }
 
 // traced runs a program under devxlab trace in a guest.
@@ -205,6 +212,9 @@ func TestLabTraceKernels(t *testing.T) {
 	}
 	for _, kernel := range kernels {
 		t.Run(kernel, func(t *testing.T) {
+			if kernel != DefaultKernel {
+				require.Long(t, "trace", "make lab-trace")
+			}
 			o := o
 			var out bytes.Buffer
 			o.Kernel, o.Modules, _ = strings.Cut(kernel, ":")
@@ -225,7 +235,7 @@ func TestLabTraceKernels(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var all []struct{ Stage, Where, Why string }
+			var all []tracedStage
 			if err := json.Unmarshal(b, &all); err != nil {
 				t.Fatal(err)
 			}
@@ -311,6 +321,48 @@ probes after`}
 	}
 }
 
+// A driver that is not loaded yet is waited for, and one that is unloaded is said to be.
+func TestLabTraceModules(t *testing.T) {
+	o := realLab(t)
+	dir := t.TempDir()
+	var out bytes.Buffer
+	o.Devices, o.HCA, o.Stdout, o.Stderr = 1, []string{o.Devxlab, "emu"}, &out, &out
+	o.Get = []Copy{{From: "/tmp/waited", To: filepath.Join(dir, "waited")}, {From: "/tmp/unloaded", To: filepath.Join(dir, "unloaded")}}
+	o.Args = []string{"sh", "-c", `rmmod mlx5_ib; rmmod mlx5_core
+devxlab trace --stages; echo "without: $?"
+devxlab trace --wait -o json --op 2RST_QP -- devxlab qp batch mlx5_0 --qps 7 > /tmp/waited & P=$!
+modprobe mlx5_ib; wait $P; echo "waited: $?"
+devxlab trace -o json -- rmmod mlx5_ib > /tmp/unloaded; echo "unloaded: $?"
+modprobe mlx5_ib`}
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{"the driver is not loaded: mlx5_core: modprobe mlx5_ib", "without: 3", "waited: 0", "unloaded: 0"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s\nwant %s", out.String(), want)
+		}
+	}
+	for name, check := range map[string]func(w tracedWhole) bool{
+		"waited": func(w tracedWhole) bool {
+			return slices.ContainsFunc(w.Counts, func(c tracedCount) bool { return c.Stage == "awake" && c.Op == "2RST_QP" && c.N == 7 })
+		},
+		"unloaded": func(w tracedWhole) bool {
+			return slices.ContainsFunc(w.Stages, func(s tracedStage) bool {
+				return s.Stage == "DevX modify" && strings.HasPrefix(s.Why, "module mlx5_ib was unloaded meanwhile") && s.Where == ""
+			}) && slices.ContainsFunc(w.Stages, func(s tracedStage) bool { return s.Stage == "command" && s.Why == "" })
+		},
+	} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var w tracedWhole
+		if err := json.Unmarshal(b, &w); err != nil || !check(w) {
+			t.Errorf("%s: %v\n%s", name, err, b)
+		}
+	}
+}
+
 // seriesNumber makes a kernel's series a number, so that 5.15 comes behind 5.10 and 5.9
 // before.
 func seriesNumber(series string) int {
@@ -325,7 +377,7 @@ func stagesTable(stages []string, seen map[string][]string) string {
 	b.WriteString(`# Where each stage is seen
 
 Taken in the lab from each kernel itself (` + "`devxlab trace --stages`" + `): Debian's packages, and a 5.15 built with a small configuration and
-without BTF of its modules. To take it again: ` + "`" + userKernel + `=IMAGE:MODULES go test ./lab -run TestLabTraceKernels -update` + "`" + `.
+without BTF of its modules. To take it again: ` + "`" + userKernel + `=IMAGE:MODULES DEVXLAB_REQUIRE=lab,trace go test ./lab -run TestLabTraceKernels -update` + "`" + `.
 
 | stage | kernel | seen at, or why not |
 |---|---|---|

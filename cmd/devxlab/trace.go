@@ -23,6 +23,7 @@ type traceCmd struct {
 	Summary  bool          `help:"Only the whole at the end, also on a terminal."`
 	Records  bool          `help:"A line for each command as it ends."`
 	Chrome   string        `help:"Write a timeline of all commands to this new file; Perfetto (ui.perfetto.dev) and chrome://tracing open it." placeholder:"FILE"`
+	Wait     bool          `help:"Wait until the driver is loaded, if it is not yet."`
 	Stages   bool          `help:"Only show where each stage can be seen on this kernel, or why it cannot."`
 	PID      []int         `name:"pid" help:"Only of these processes, and of what they start from now on."`
 	Cgroup   string        `help:"Only of processes in this cgroup (version 2)." placeholder:"DIR"`
@@ -70,6 +71,11 @@ func (c *traceCmd) Run(e *env) error {
 	o, err := c.options(words)
 	if err != nil {
 		return usageError{err}
+	}
+	if c.Wait {
+		if err := ebpf.WaitForDriver(e.ctx); err != nil {
+			return err
+		}
 	}
 	t, err := ebpf.Attach(o)
 	if errors.Is(err, ebpf.ErrFilter) {
