@@ -300,6 +300,8 @@ static int enter(__u8 stage)
 	if (!wanted())
 		return 0;
 	count(stage, 0);
+	if (bpf_map_lookup_elem(&entries, &thread))
+		lose(LOSS_RETURN); // of the call before
 	if (bpf_map_update_elem(&entries, &thread, &e, BPF_ANY))
 		lose(LOSS_CALL);
 	return 0;
