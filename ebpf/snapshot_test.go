@@ -3,11 +3,18 @@
 package ebpf
 
 import (
+	"bytes"
+	"encoding/binary"
 	"math"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"devxlab.example/mlx5"
 )
 
 // Buckets leave no gap, do not overlap, and are at most 1/64 of their values wide.
@@ -63,5 +70,74 @@ func TestHistogram(t *testing.T) {
 	})
 	if h := (Histogram{}); h.Mean() != 0 || h.Quantile(0.5) != 0 {
 		t.Errorf("nothing has mean %v and median %v", h.Mean(), h.Quantile(0.5))
+	}
+}
+
+// What was counted between two snapshots is the later one without the earlier.
+func TestSince(t *testing.T) {
+	times := func(op mlx5.Op, values ...uint64) Times {
+		return Times{Part: Firmware, Op: op, Histogram: histogramOf(values)}
+	}
+	old := &Snapshot{
+		Counts:   []Count{{Command, mlx5.Op2RST, 3}, {DevXModify, 0, 5}},
+		Times:    []Times{times(mlx5.Op2RST, 10, 20, 20)},
+		Failures: []Failure{{mlx5.Op2RST, 3, 7, 0, 2}, {mlx5.Op2RST, 3, 8, 0, 1}},
+		Lost:     Lost{Records: 1, Async: 2},
+	}
+	now := &Snapshot{
+		Counts:   []Count{{Command, mlx5.Op2RST, 4}, {DevXModify, 0, 5}, {Command, mlx5.Op2ERR, 9}},
+		Times:    []Times{times(mlx5.Op2RST, 10, 20, 20, 20, 5000), times(mlx5.Op2ERR, 1)},
+		Failures: []Failure{{mlx5.Op2RST, 3, 7, 0, 6}, {mlx5.Op2RST, 3, 8, 0, 1}, {mlx5.Op2ERR, 0, 0, unix.ETIMEDOUT, 1}},
+		Lost:     Lost{Records: 4, Counts: 1, Calls: 2, Returns: 3, Stamps: 4, Completions: 5, Async: 2},
+	}
+	want := &Snapshot{
+		Counts:   []Count{{Command, mlx5.Op2RST, 1}, {Command, mlx5.Op2ERR, 9}},
+		Times:    []Times{times(mlx5.Op2RST, 20, 5000), times(mlx5.Op2ERR, 1)},
+		Failures: []Failure{{mlx5.Op2RST, 3, 7, 0, 4}, {mlx5.Op2ERR, 0, 0, unix.ETIMEDOUT, 1}},
+		Lost:     Lost{Records: 3, Counts: 1, Calls: 2, Returns: 3, Stamps: 4, Completions: 5},
+	}
+	got := now.Since(old)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if n := got.Count(DevXModify, mlx5.Op2RST); n != 0 {
+		t.Errorf("%d calls", n)
+	}
+	if n := now.Count(DevXModify, mlx5.Op2RST); n != 5 {
+		t.Errorf("%d calls, of whichever opcode", n)
+	}
+	if !reflect.DeepEqual(now.Since(&Snapshot{}), now) {
+		t.Error("since the beginning there is not all")
+	}
+	if h := now.Time(Firmware, mlx5.Op2RST); h.Count() != 5 || h.Mean() != 1014 {
+		t.Errorf("%d values with mean %d", h.Count(), h.Mean())
+	}
+}
+
+func TestParseRecord(t *testing.T) {
+	raw := commandRecord{Began: 5, Tgid: 1, Tid: 2, Qpn: 3, Syndrome: 4, Op: 0x50a, OpMod: 6, Uid: 7, Status: 8, Comm: [16]int8{'g', 'o'}}
+	for i := range raw.Parts {
+		raw.Parts[i] = uint64(i)
+	}
+	raw.Parts[Call] = math.MaxUint64
+	var b bytes.Buffer
+	if err := binary.Write(&b, binary.NativeEndian, raw); err != nil {
+		t.Fatal(err)
+	}
+	want := Record{Began: 5, Process: 1, Thread: 2, Name: "go", Op: mlx5.Op2RST, OpMod: 6, UID: 7, QPN: 3, Status: 8, Syndrome: 4,
+		Parts: [partCount]time.Duration{0, 1, 2, 3, 4, 5, 6, NotSeen}}
+	if got, err := parseRecord(b.Bytes()); err != nil || got != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
+	}
+	raw.Returned, raw.Status = -110, 0
+	b.Reset()
+	if err := binary.Write(&b, binary.NativeEndian, raw); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := parseRecord(b.Bytes()); err != nil || got.Errno != unix.ETIMEDOUT {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := parseRecord(b.Bytes()[:40]); err == nil || !strings.Contains(err.Error(), "record of 40 bytes") {
+		t.Error(err)
 	}
 }
