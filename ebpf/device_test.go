@@ -48,9 +48,11 @@ func trace(t *testing.T, o Options) *Tracer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		began := time.Now()
 		if err := tr.Close(); err != nil {
 			t.Error(err)
 		}
+		t.Logf("closed in %v", time.Since(began))
 	})
 	return tr
 }

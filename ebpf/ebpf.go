@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	bpf "github.com/cilium/ebpf"
@@ -331,13 +332,16 @@ func WaitForDriver(ctx context.Context) error {
 
 // Close detaches from the kernel.
 func (t *Tracer) Close() error {
-	var all error
-	for _, l := range slices.Backward(t.links) {
-		all = errors.Join(all, l.Close())
+	// At once, because the kernel waits for every CPU after each.
+	errs := make([]error, len(t.links))
+	var all sync.WaitGroup
+	for i, l := range t.links {
+		all.Go(func() { errs[i] = l.Close() })
 	}
+	all.Wait()
 	t.links = nil
 	t.objects.Close()
-	return all
+	return errors.Join(errs...)
 }
 
 // permitted looks for the capabilities, so that what is missing has a name.
