@@ -363,6 +363,18 @@ static __always_inline __u32 qpn_of(__u16 op, const __u8 *command)
 	return op > OP_CREATE_QP && op <= OP_LAST_QP ? be24(command + 9) : 0;
 }
 
+// disown forgets the work of a call whose completion was not seen.
+static __always_inline void disown(struct call *c, __u64 thread)
+{
+	__u64 work = c->work, *owner;
+
+	if (!work || c->completed)
+		return;
+	owner = bpf_map_lookup_elem(&works, &work);
+	if (owner && *owner == thread)
+		bpf_map_delete_elem(&works, &work);
+}
+
 // forget drops a call of this thread whose return was not seen.
 static __always_inline void forget(__u64 thread)
 {
@@ -371,8 +383,7 @@ static __always_inline void forget(__u64 thread)
 	if (!c)
 		return;
 	lose(LOSS_RETURN);
-	if (c->work)
-		bpf_map_delete_elem(&works, &c->work);
+	disown(c, thread);
 	bpf_map_delete_elem(&calls, &thread);
 }
 
@@ -510,6 +521,9 @@ static int completed(__u64 work)
 	if (!c || c->work != work || !c->started || c->completed)
 		return 0;
 	now = bpf_ktime_get_ns();
+	// Now, while the entry exists: freed, it may be another command's before this
+	// one's caller has returned.
+	bpf_map_delete_elem(&works, &work);
 	count(STAGE_COMPLETION, c->op);
 	bpf_probe_read_kernel(stamps, sizeof(stamps), (void *)(work + work_to_stamps()));
 	c->completed = now;
@@ -575,7 +589,7 @@ int awake(struct pt_regs *regs)
 		bpf_probe_read_kernel(out, sizeof(out), (void *)c->out);
 		r.status = out[0];
 		r.syndrome = (__u32)be16(out + 4) << 16 | be16(out + 6);
-		if (!c->completed && c->started)
+		if (!c->completed)
 			lose(LOSS_COMPLETION);
 		if (c->op == OP_CREATE_QP && !r.status)
 			r.qpn = be24(out + 9);
@@ -599,8 +613,7 @@ int awake(struct pt_regs *regs)
 		if (bpf_ringbuf_output(&records, &r, sizeof(r), 0))
 			lose(LOSS_RECORD);
 	}
-	if (c->work)
-		bpf_map_delete_elem(&works, &c->work);
+	disown(c, thread);
 	bpf_map_delete_elem(&calls, &thread);
 	return 0;
 }
