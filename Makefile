@@ -12,6 +12,7 @@
 #              CPUs, each kernel
 # make lab-wire     two cards in a guest, two guests, and bad wires between them, with
 #              those that take minutes
+# make lab-trace    devxlab trace on each kernel
 # make lab-matrix   tries the emulated HCA under each kernel that Debian packages
 # make conformance  runs rdma-core's own tests on it and writes docs/conformance.md
 # make patches-check LINUX=DIR   do the kernel patches apply to this source? Changes nothing
@@ -22,6 +23,7 @@
 #              all the time (needs a C compiler)
 # make fuzz    every fuzz target for FUZZTIME: executions (20000x), or a time (30s)
 # make cross   builds for linux/amd64 and linux/arm64
+# make bpf     compiles the programs of ebpf/ again (Debian 12: clang llvm libbpf-dev)
 # make generate   makes the generated files again from the installed kernel headers
 # make module PATH=example.org/devxlab   renames the module
 
@@ -35,7 +37,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-test lab-faults lab-wire lab-matrix conformance patches-check patches-build lint race fuzz cross generate module gocheck
+.PHONY: bench test lab lab-test lab-faults lab-wire lab-trace lab-matrix conformance patches-check patches-build lint race fuzz cross bpf generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -70,6 +72,9 @@ lab-faults: gocheck
 
 lab-wire: gocheck
 	@DEVXLAB_REQUIRE=lab-full,long-wire,rxe,tshark $(GO) test -count=1 -timeout 60m -run '^TestLab(Traffic|Two|Mixed|LossyManagers|WireFaults|LossyWire|RXE)' -v ./lab
+
+lab-trace: gocheck
+	@DEVXLAB_REQUIRE=lab,lab-full,trace $(GO) test -count=1 -timeout 60m -run '^TestLabTrace' -v ./lab
 
 lab-matrix: gocheck
 	@$(GO) run ./cmd/devxlab lab matrix
@@ -114,7 +119,10 @@ cross: gocheck
 	GOOS=linux GOARCH=arm64 $(GO) build ./...
 
 generate: gocheck
-	$(GO) generate ./...
+	$(GO) generate -skip bpf2go ./...
+
+bpf: gocheck
+	$(GO) generate -run bpf2go ./ebpf
 
 # PATH on make's command line also becomes the recipe's PATH; the one that make
 # itself was started with is in its environment.

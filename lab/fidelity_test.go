@@ -16,7 +16,7 @@ import (
 	"devxlab.example/internal/require"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/fidelity.md and what the guest says")
+var update = flag.Bool("update", false, "rewrite docs/fidelity.md and what the guest says, and docs/ebpf-stages.md")
 
 const (
 	reference   = "testdata/reference"

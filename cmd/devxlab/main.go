@@ -19,6 +19,7 @@ import (
 
 	"devxlab.example/cm"
 	"devxlab.example/devx"
+	"devxlab.example/ebpf"
 	"devxlab.example/emu/uverbs"
 	"devxlab.example/mlx5"
 )
@@ -58,6 +59,7 @@ type cli struct {
 	CM        cmCmd        `cmd:"" name:"cm" help:"Make connections through the kernel's connection manager (rdma_cm), and measure them."`
 	Capture   captureCmd   `cmd:"" help:"Capture RoCE from a network interface, and follow its connections or write a file."`
 	Pcap      pcapCmd      `cmd:"" help:"Follow the connections of rdma_cm in a packet capture: set-up time by step, repetitions, rejects."`
+	Trace     traceCmd     `cmd:"" help:"Count and time firmware commands in the kernel, stage by stage (eBPF)."`
 	Emu       emuCmd       `cmd:"" help:"Serve an emulated device to QEMU as a PCI function (vfio-user)."`
 	Patches   patchesCmd   `cmd:"" help:"Check and build the kernel patches of patches/ against a kernel's source."`
 	Lab       labCmd       `cmd:"" help:"Run programs in a virtual machine whose own mlx5 driver drives the emulated HCA."`
@@ -127,7 +129,7 @@ func exitCode(ctx context.Context, err error) int {
 		return int(status)
 	case errors.As(err, &usage), errors.As(err, &attr):
 		return exitUsage
-	case errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),
+	case errors.Is(err, ebpf.ErrNoPermission), errors.Is(err, ebpf.ErrNoModule), errors.Is(err, devx.ErrNoDevice), errors.Is(err, devx.ErrNoUverbs), errors.Is(err, devx.ErrNoPermission),
 		errors.Is(err, devx.ErrNoDevX), errors.Is(err, devx.ErrDeviceGone), errors.Is(err, cm.ErrNoCM), errors.Is(err, cm.ErrNoPermission),
 		errors.As(err, &event) && event.Event == cm.DeviceRemoval,
 		errors.As(err, &call) && (call.Errno == unix.ENODEV || call.Errno == unix.ENXIO):

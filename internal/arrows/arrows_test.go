@@ -49,6 +49,7 @@ var may = map[string][]string{
 	"cm/roce":                {},
 	"cm/capture":             {"cm/roce"},
 	"cm/timeout":             {},
+	"ebpf":                   {"mlx5"},
 	"verify":                 {"mlx5", "devx"},
 	"bench":                  {"cm", "cm/load", "mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
 	"bench/report":           {"bench"},
@@ -56,7 +57,7 @@ var may = map[string][]string{
 	"lab":                    {"lab/guest", "internal/atomicfile"},
 	"lab/guest":              {},
 	"patches":                {},
-	"cmd/devxlab":            {"cm", "cm/capture", "cm/load", "cm/roce", "cm/timeout", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile", "patches"},
+	"cmd/devxlab":            {"ebpf", "cm", "cm/capture", "cm/load", "cm/roce", "cm/timeout", "verify", "batch", "lab", "lab/guest", "mlx5", "mlx5/explain", "devx", "emu/fw", "emu/pci", "emu/uverbs", "emu/vfiouser", "emu/wire", "bench", "bench/calibrate", "bench/report", "internal/qpparams", "internal/atomicfile", "patches"},
 }
 
 func TestArrows(t *testing.T) {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"devxlab.example/ebpf"
+	"devxlab.example/mlx5"
+)
+
+func TestTraceOptions(t *testing.T) {
+	c := traceCmd{PID: []int{7}, Device: "mlx5_0", Op: "rtr2rts", QPN: 9}
+	o, err := c.options(nil)
+	if want := (ebpf.Filter{Processes: []int{7}, Device: "mlx5_0", Op: mlx5.OpRTR2RTS, QPN: 9}); err != nil || !slices.Equal(o.Processes, want.Processes) ||
+		o.Device != want.Device || o.Op != want.Op || o.QPN != want.QPN || o.Records != 0 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if _, err := c.options([]string{"true"}); err == nil {
+		t.Error("a process and a program to run")
+	}
+	o, err = (&traceCmd{Chrome: "x"}).options([]string{"true"})
+	if err != nil || !slices.Equal(o.Processes, []int{os.Getpid()}) || o.Records == 0 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	code, _, errOut := devxlab("", "trace", "--op", "JUMP")
+	if code != exitUsage || !strings.Contains(errOut, "RTR2RTS_QP is one") {
+		t.Errorf("%d, %s", code, errOut)
+	}
+}
+
+// The parts of a command follow each other below it; behind one that was not seen
+// there is none.
+func TestTraceChrome(t *testing.T) {
+	rec := ebpf.Record{Began: 10 * time.Microsecond, Process: 1, Thread: 2, Op: mlx5.Op2RST, QPN: 5, Status: 3, Syndrome: 7}
+	for p := range rec.Parts {
+		rec.Parts[p] = time.Duration(p+1) * time.Microsecond
+	}
+	b, err := json.Marshal(chromeEvents(rec))
+	const want = `[{"name":"2RST_QP","ph":"X","ts":10,"dur":7,"pid":1,"tid":2,"args":{"outcome":"bad parameter","qpn":5,"syndrome":7,"uid":0}},` +
+		`{"name":"prepare","ph":"X","ts":10,"dur":2,"pid":1,"tid":2},{"name":"queue","ph":"X","ts":12,"dur":3,"pid":1,"tid":2},` +
+		`{"name":"slot","ph":"X","ts":15,"dur":4,"pid":1,"tid":2},{"name":"firmware","ph":"X","ts":19,"dur":5,"pid":1,"tid":2},` +
+		`{"name":"wake","ph":"X","ts":24,"dur":6,"pid":1,"tid":2},{"name":"entry","ph":"X","ts":9,"dur":1,"pid":1,"tid":2}]`
+	if err != nil || string(b) != want {
+		t.Errorf("%s, %v\nwant %s", b, err, want)
+	}
+	rec.Parts[ebpf.Slot], rec.Parts[ebpf.Entry] = ebpf.NotSeen, ebpf.NotSeen
+	if got := chromeEvents(rec); len(got) != 3 || got[2].Name != "queue" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTraceWords(t *testing.T) {
+	for d, want := range map[time.Duration]string{0: "0s", 999: "999ns", 1234: "1.23µs", 123456789: "123ms", 1999999999: "2s"} {
+		if got := short(d); got != want {
+			t.Errorf("%d ns: %s, want %s", d, got, want)
+		}
+	}
+	for _, c := range []struct {
+		status mlx5.Status
+		errno  unix.Errno
+		want   string
+	}{{0, 0, "ok"}, {8, 0, "limits exceeded"}, {0, unix.ETIMEDOUT, "no answer: connection timed out"}} {
+		if got := outcome(c.status, c.errno); got != c.want {
+			t.Errorf("%v, %v: %s", c.status, c.errno, got)
+		}
+	}
+}

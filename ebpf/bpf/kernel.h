@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+// The few kernel types that the programs read. Their fields are found in the
+// running kernel's BTF (CO-RE), so order and size here mean nothing.
+
+#pragma once
+
+typedef unsigned char __u8;
+typedef signed short __s16;
+typedef unsigned short __u16;
+typedef signed int __s32;
+typedef unsigned int __u32;
+typedef signed long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u64 __be64;
+typedef __u32 __wsum;
+
+typedef _Bool bool;
+enum { false, true };
+
+// linux/bpf.h
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+
+struct bpf_raw_tracepoint_args {
+	__u64 args[0];
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+// Registers at a function's entry and at its return.
+struct pt_regs {
+#if defined(__TARGET_ARCH_x86)
+	unsigned long di, si, dx, cx, r8, r9, ax;
+#elif defined(__TARGET_ARCH_arm64)
+	unsigned long long regs[31];
+#else
+#error "registers of this architecture are not known"
+#endif
+};
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+};
+
+struct task_struct {
+	int tgid;
+	struct signal_struct *signal;
+};
+
+struct work_struct {
+	void (*func)(struct work_struct *);
+};
+
+struct completion {
+	unsigned int done;
+};
+
+struct kobject {
+	const char *name;
+};
+
+struct device {
+	struct kobject kobj;
+};
+
+// mlx5_core's. Kernels without BTF of modules do not tell where the fields are of
+// these, and of those of ib_core.
+
+struct mlx5_core_dev {
+	struct device *device;
+};
+
+struct mlx5_cmd_work_ent {
+	struct completion done;
+	struct work_struct work;
+	__u64 ts1, ts2;
+};
+
+// ib_core's.
+
+struct ib_mad_recv_buf {
+	void *mad;
+};
+
+struct ib_mad_recv_wc {
+	struct ib_mad_recv_buf recv_buf;
+};
+
+#pragma clang attribute pop
+
+#if defined(__TARGET_ARCH_x86)
+#define ARG1(r) ((r)->di)
+#define ARG2(r) ((r)->si)
+#define ARG3(r) ((r)->dx)
+#define ARG4(r) ((r)->cx)
+#define ARG6(r) ((r)->r9)
+#define RETURNED(r) ((r)->ax)
+#else
+#define ARG1(r) ((r)->regs[0])
+#define ARG2(r) ((r)->regs[1])
+#define ARG3(r) ((r)->regs[2])
+#define ARG4(r) ((r)->regs[3])
+#define ARG6(r) ((r)->regs[5])
+#define RETURNED(r) ((r)->regs[0])
+#endif

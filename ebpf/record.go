@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package ebpf
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"devxlab.example/mlx5"
+)
+
+// Record is one command that has ended.
+type Record struct {
+	Began    time.Duration // CLOCK_MONOTONIC
+	Process  uint32
+	Thread   uint32
+	Name     string // of the thread
+	Op       mlx5.Op
+	OpMod    uint16
+	UID      uint16
+	QPN      uint32      // 0: the command is not about a queue pair
+	Status   mlx5.Status // of the firmware
+	Syndrome uint32
+	Errno    unix.Errno // with which the driver gave up; then there is no status
+	Parts    [partCount]time.Duration
+}
+
+// NotSeen is a part whose beginning or end was not seen.
+const NotSeen time.Duration = -1
+
+// ErrNoRecords says that Options.Records was 0.
+var ErrNoRecords = errors.New("the tracer was attached without records")
+
+// Records returns commands as they end, until ctx is done or the caller has enough.
+// Records of one CPU come in order. What is not read in time is lost, and counted in
+// Lost.Records. One caller at a time.
+func (t *Tracer) Records(ctx context.Context) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		if !t.records {
+			yield(Record{}, ErrNoRecords)
+			return
+		}
+		r, err := ringbuf.NewReader(t.objects.Maps["records"])
+		if err != nil {
+			yield(Record{}, err)
+			return
+		}
+		defer r.Close()
+		defer context.AfterFunc(ctx, func() { _ = r.Flush() })() // what is there is still read
+		var raw ringbuf.Record
+		for {
+			err := r.ReadInto(&raw)
+			if errors.Is(err, ringbuf.ErrFlushed) {
+				return
+			}
+			var rec Record
+			if err == nil {
+				rec, err = parseRecord(raw.RawSample)
+			}
+			if !yield(rec, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func parseRecord(b []byte) (Record, error) {
+	var c commandRecord
+	if err := binary.Read(bytes.NewReader(b), binary.NativeEndian, &c); err != nil {
+		return Record{}, fmt.Errorf("record of %d bytes: %w", len(b), err)
+	}
+	r := Record{Began: time.Duration(c.Began), Process: c.Tgid, Thread: c.Tid, Op: mlx5.Op(c.Op), OpMod: c.OpMod, UID: c.Uid, QPN: c.Qpn,
+		Status: mlx5.Status(c.Status), Syndrome: c.Syndrome}
+	for i, v := range c.Parts {
+		r.Parts[i] = time.Duration(v) // all bits set: NotSeen
+	}
+	if c.Returned < 0 {
+		r.Errno = unix.Errno(-c.Returned)
+	}
+	for _, v := range c.Comm {
+		if v == 0 {
+			break
+		}
+		r.Name += string(rune(uint8(v)))
+	}
+	return r, nil
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package ebpf
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	bpf "github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"devxlab.example/mlx5"
+)
+
+// Snapshot is what has been counted since Attach.
+type Snapshot struct {
+	Counts   []Count   `json:"counts"`
+	Times    []Times   `json:"times"`
+	Failures []Failure `json:"failures"`
+	Lost     Lost      `json:"lost"`
+}
+
+// Count is how often a stage was passed, by opcode; outside of Command to Awake there
+// is none, and Op is 0.
+type Count struct {
+	Stage Stage   `json:"stage"`
+	Op    mlx5.Op `json:"op"`
+	N     uint64  `json:"n"`
+}
+
+// Times is how long a part took in commands with one opcode and one outcome. Of a
+// Call the opcode is that of its first command, and the outcome is not known.
+type Times struct {
+	Part   Part        `json:"part"`
+	Op     mlx5.Op     `json:"op"`
+	Status mlx5.Status `json:"status"` // of the firmware
+	Errno  unix.Errno  `json:"errno"`  // with which the driver gave up; then there is no status
+	Histogram
+}
+
+// Failure is how often commands failed in one way.
+type Failure struct {
+	Op       mlx5.Op     `json:"op"`
+	Status   mlx5.Status `json:"status"`
+	Syndrome uint32      `json:"syndrome"`
+	Errno    unix.Errno  `json:"errno"`
+	N        uint64      `json:"n"`
+}
+
+// Lost says what was not seen, in numbers.
+type Lost struct {
+	Records     uint64 `json:"records"`     // the buffer was full
+	Counts      uint64 `json:"counts"`      // no room for a further opcode, outcome or bucket
+	Calls       uint64 `json:"calls"`       // too many in flight
+	Returns     uint64 `json:"returns"`     // the kernel did not report a return
+	Stamps      uint64 `json:"stamps"`      // completed, with time stamps that cannot be: no Slot, no Firmware
+	Completions uint64 `json:"completions"` // answered, and the interrupt was not seen: no Slot, Firmware, Wake
+	Async       uint64 `json:"async"`       // commands without a caller that waits: counted at Command only
+}
+
+// The kernel programs' numbering of losses and buckets.
+const (
+	losses    = 7
+	bucketSum = 0xffff
+)
+
+// Histogram is a distribution of durations in buckets of which none is wider than
+// 1/64 of its values; up to 127 ns each nanosecond has its own.
+type Histogram struct {
+	n       uint64
+	sum     uint64
+	buckets []bucket // sorted
+}
+
+type bucket struct {
+	index uint16
+	n     uint64
+}
+
+// bucketSpan returns the smallest and the largest value of a bucket, in ns.
+func bucketSpan(index uint16) (from, to uint64) {
+	if index < 128 {
+		return uint64(index), uint64(index)
+	}
+	e := uint(index)/64 - 1
+	from = uint64(index-uint16(e)*64) << e
+	return from, from + 1<<e - 1
+}
+
+// bucketOf is what the programs do.
+func bucketOf(v uint64) uint16 {
+	e := uint(max(bits.Len64(v), 7) - 7)
+	return uint16(e)<<6 + uint16(v>>e)
+}
+
+// Count returns the number of values.
+func (h Histogram) Count() uint64 { return h.n }
+
+// Mean returns their mean, which is exact.
+func (h Histogram) Mean() time.Duration {
+	if h.n == 0 {
+		return 0
+	}
+	return time.Duration(h.sum / h.n)
+}
+
+// Quantile returns the value below or at which a part q of the values is, 0 to 1. It
+// is the middle of its bucket.
+func (h Histogram) Quantile(q float64) time.Duration {
+	rank, seen := max(uint64(q*float64(h.n)+0.5), 1), uint64(0)
+	for _, b := range h.buckets {
+		if seen += b.n; seen >= rank {
+			from, to := bucketSpan(b.index)
+			return time.Duration(from + (to-from)/2)
+		}
+	}
+	return 0
+}
+
+// add merges another.
+func (h *Histogram) add(o Histogram) {
+	h.n += o.n
+	h.sum += o.sum
+	all := slices.Concat(h.buckets, o.buckets)
+	slices.SortFunc(all, func(a, b bucket) int { return cmp.Compare(a.index, b.index) })
+	h.buckets = all[:0]
+	for _, b := range all {
+		if last := len(h.buckets) - 1; last >= 0 && h.buckets[last].index == b.index {
+			h.buckets[last].n += b.n
+			continue
+		}
+		h.buckets = append(h.buckets, b)
+	}
+}
+
+// minus removes what was in an earlier state of the same histogram.
+func (h *Histogram) minus(old Histogram) {
+	h.n -= old.n
+	h.sum -= old.sum
+	buckets, i := h.buckets[:0:0], 0
+	for _, b := range h.buckets {
+		for i < len(old.buckets) && old.buckets[i].index < b.index {
+			i++
+		}
+		if i < len(old.buckets) && old.buckets[i].index == b.index {
+			b.n -= old.buckets[i].n
+		}
+		if b.n > 0 {
+			buckets = append(buckets, b)
+		}
+	}
+	h.buckets = buckets
+}
+
+// Since returns what was counted after an earlier snapshot of the same tracer.
+func (s *Snapshot) Since(old *Snapshot) *Snapshot {
+	d := &Snapshot{Lost: Lost{
+		Records: s.Lost.Records - old.Lost.Records, Counts: s.Lost.Counts - old.Lost.Counts, Calls: s.Lost.Calls - old.Lost.Calls,
+		Returns: s.Lost.Returns - old.Lost.Returns, Stamps: s.Lost.Stamps - old.Lost.Stamps, Completions: s.Lost.Completions - old.Lost.Completions,
+		Async: s.Lost.Async - old.Lost.Async}}
+	for _, c := range s.Counts {
+		if c.N -= old.Count(c.Stage, c.Op); c.N > 0 {
+			d.Counts = append(d.Counts, c)
+		}
+	}
+	for _, t := range s.Times {
+		for _, o := range old.Times {
+			if o.Part == t.Part && o.Op == t.Op && o.Status == t.Status && o.Errno == t.Errno {
+				t.minus(o.Histogram)
+			}
+		}
+		if t.n > 0 {
+			d.Times = append(d.Times, t)
+		}
+	}
+	for _, f := range s.Failures {
+		for _, o := range old.Failures {
+			if o.Op == f.Op && o.Status == f.Status && o.Syndrome == f.Syndrome && o.Errno == f.Errno {
+				f.N -= o.N
+			}
+		}
+		if f.N > 0 {
+			d.Failures = append(d.Failures, f)
+		}
+	}
+	return d
+}
+
+// Count returns how often a stage was passed by commands with an opcode; outside of
+// Command to Awake the opcode does not matter.
+func (s *Snapshot) Count(stage Stage, op mlx5.Op) uint64 {
+	if stage < Command || stage > Awake {
+		op = 0
+	}
+	for _, c := range s.Counts {
+		if c.Stage == stage && c.Op == op {
+			return c.N
+		}
+	}
+	return 0
+}
+
+// Time returns the distribution of a part of commands with an opcode, whatever
+// became of them.
+func (s *Snapshot) Time(part Part, op mlx5.Op) (h Histogram) {
+	for _, t := range s.Times {
+		if t.Part == part && t.Op == op {
+			h.add(t.Histogram)
+		}
+	}
+	return h
+}
+
+// Snapshot reads what has been counted. Counting goes on meanwhile: a command that
+// is under way may be in one number and not yet in another.
+func (t *Tracer) Snapshot() (*Snapshot, error) {
+	s := &Snapshot{}
+	var ck commandCountKey
+	var fk commandFailureKey
+	var n uint64
+	for i := t.objects.Maps["counts"].Iterate(); ; {
+		if !i.Next(&ck, &n) {
+			if err := i.Err(); err != nil {
+				return nil, fmt.Errorf("counts: %w", err)
+			}
+			break
+		}
+		s.Counts = append(s.Counts, Count{Stage(ck.Stage), mlx5.Op(ck.Op), n})
+	}
+	for i := t.objects.Maps["failures"].Iterate(); ; {
+		if !i.Next(&fk, &n) {
+			if err := i.Err(); err != nil {
+				return nil, fmt.Errorf("failures: %w", err)
+			}
+			break
+		}
+		s.Failures = append(s.Failures, Failure{mlx5.Op(fk.Op), mlx5.Status(fk.Status), fk.Syndrome, unix.Errno(fk.Error), n})
+	}
+	times, err := readTimes(t.objects.Maps["buckets"])
+	if err != nil {
+		return nil, err
+	}
+	s.Times = times
+	lost := []*uint64{&s.Lost.Records, &s.Lost.Counts, &s.Lost.Calls, &s.Lost.Returns, &s.Lost.Stamps, &s.Lost.Completions, &s.Lost.Async}
+	for i := range uint32(losses) {
+		if err := t.objects.Maps["losses"].Lookup(i, lost[i]); err != nil {
+			return nil, fmt.Errorf("losses: %w", err)
+		}
+	}
+	s.sort()
+	return s, nil
+}
+
+// readTimes puts buckets together to histograms.
+func readTimes(m *bpf.Map) ([]Times, error) {
+	type key struct {
+		part   Part
+		op     mlx5.Op
+		status mlx5.Status
+		errno  unix.Errno
+	}
+	all := map[key]*Histogram{}
+	var bk commandBucketKey
+	var n uint64
+	i := m.Iterate()
+	for i.Next(&bk, &n) {
+		k := key{Part(bk.Part), mlx5.Op(bk.Op), mlx5.Status(bk.Status), unix.Errno(bk.Error)}
+		h := all[k]
+		if h == nil {
+			h = &Histogram{}
+			all[k] = h
+		}
+		if bk.Bucket == bucketSum {
+			h.sum = n
+			continue
+		}
+		h.n += n
+		h.buckets = append(h.buckets, bucket{bk.Bucket, n})
+	}
+	if err := i.Err(); err != nil {
+		return nil, fmt.Errorf("histograms: %w", err)
+	}
+	var times []Times
+	for k, h := range all {
+		slices.SortFunc(h.buckets, func(a, b bucket) int { return cmp.Compare(a.index, b.index) })
+		times = append(times, Times{k.part, k.op, k.status, k.errno, *h})
+	}
+	return times, nil
+}
+
+func (s *Snapshot) sort() {
+	slices.SortFunc(s.Counts, func(a, b Count) int { return cmp.Or(cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Op, b.Op)) })
+	slices.SortFunc(s.Failures, func(a, b Failure) int {
+		return cmp.Or(-cmp.Compare(a.N, b.N), cmp.Compare(a.Op, b.Op), cmp.Compare(a.Syndrome, b.Syndrome), cmp.Compare(a.Errno, b.Errno), cmp.Compare(a.Status, b.Status))
+	})
+	slices.SortFunc(s.Times, func(a, b Times) int {
+		return cmp.Or(cmp.Compare(a.Op, b.Op), cmp.Compare(a.Part, b.Part), cmp.Compare(a.Status, b.Status), cmp.Compare(a.Errno, b.Errno))
+	})
+}
