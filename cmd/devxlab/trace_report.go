@@ -170,14 +170,6 @@ func quantiles(h ebpf.Histogram) string {
 	return short(h.Quantile(0.5)) + "/" + short(h.Quantile(0.99))
 }
 
-func short(d time.Duration) string {
-	unit := time.Nanosecond
-	for unit*1000 <= d {
-		unit *= 10
-	}
-	return d.Round(unit).String()
-}
-
 // showStages shows where each stage is seen.
 func showStages(e *env, all []ebpf.Coverage) error {
 	if e.asJSON {
