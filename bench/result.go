@@ -96,8 +96,6 @@ type Verdict struct {
 	Answer string `json:"answer"` // Supported, Refuted, OnlyBreakEven or NotDecidable
 	Why    string `json:"why"`
 	Where  string `json:"where,omitempty"` // what can decide it: a command
-
-	kernel bool // it rests on what the kernel alone does, which is real in the lab too
 }
 
 // Answers of a verdict.

@@ -27,7 +27,7 @@ type benchCmd struct {
 	Quick       bool     `help:"The fewest pairs that allow an answer: 20."`
 
 	Duration *time.Duration `placeholder:"TIME" help:"How long c8 lasts, all runs together; default 20s. How long c3 may last: it makes fewer connections then."`
-	Rate     *float64       `placeholder:"N" help:"Changes of state a second in c8; default 500."`
+	Rate     *float64       `placeholder:"N" help:"Changes of state a second in c8; default 500. Connections a second in c3 (open loop); default: each worker begins the next when one has ended."`
 	Resume   string         `placeholder:"DIR" help:"Go on with the c8 that was interrupted in this run's directory (results/20…)."`
 
 	Rival string `placeholder:"COMMAND" help:"Program, with arguments, that the experiment rival compares with: bench/rival/modify.c."`
@@ -145,6 +145,8 @@ func (c benchCmd) options(e *env) (bench.Options, error) {
 		return o, fmt.Errorf("--duration %v: a time above 0, such as 20s or 8h", *c.Duration)
 	case c.Rate != nil && !(*c.Rate >= bench.LeastRate && *c.Rate <= bench.MostRate):
 		return o, fmt.Errorf("--rate %g: %g to %g a second", *c.Rate, bench.LeastRate, bench.MostRate)
+	case slices.Contains(c.Experiments, "c3") && c.Peer == "":
+		return o, errors.New("c3 connects to a peer: --peer ADDRESS, where devxlab cm server runs")
 	case c.Connections < 0 || c.Workers < 0:
 		return o, errors.New("--connections and --workers: 1 or more")
 	case c.Resume != "" && !slices.Equal(c.Experiments, []string{"c8"}):
@@ -201,6 +203,9 @@ func (c benchCmd) command(name string) string {
 		}
 		if c.Duration != nil {
 			words = append(words, "--duration", c.Duration.String())
+		}
+		if c.Rate != nil {
+			words = append(words, "--rate", fmt.Sprint(*c.Rate))
 		}
 	}
 	flag("--config", c.Config)
