@@ -272,9 +272,9 @@ func (c *c3Run) contender(k *c3Kind) *contender {
 // block makes so many connections under a condition.
 func (c *c3Run) block(ctx context.Context, k *c3Kind, n int, each func(churn.Sample)) (res *churn.Result, err error) {
 	if len(k.congest) > 0 {
-		busy, err := congest(ctx, k.congest)
-		if err != nil {
-			return nil, err
+		busy, failed := congest(ctx, k.congest)
+		if failed != nil {
+			return nil, failed
 		}
 		defer func() { err = errors.Join(err, busy.stop()) }()
 	}

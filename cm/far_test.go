@@ -373,39 +373,73 @@ func TestKernelPeerRestarts(t *testing.T) {
 	apart(t, again, server)
 }
 
-// A link that goes down and up again delays a request, and ends no connection.
+// netdev returns the network device of a card.
+func netdev(t *testing.T, card, in string) string {
+	return strings.TrimSpace(run(t, in+"ls /sys/class/infiniband/"+card+"/device/net"))
+}
+
+const inFar = "/bin/ip netns exec far "
+
+// reach waits until the far end answers to ping.
+const reach = "; for _ in $(seq 200); do ping -c 1 -W 1 192.168.7.2 >/dev/null && exit; sleep 0.1; done; exit 1"
+
+// A link that goes down and up again while a request waits delays it, and ends no
+// connection.
 func TestKernelLinkFlap(t *testing.T) {
 	p := newPair(t)
 	client, server := p.connection(p.next())
-	run(t, "/bin/ip link set $(ls /sys/class/infiniband/mlx5_0/device/net) down; sleep 1; /bin/ip link set $(ls /sys/class/infiniband/mlx5_0/device/net) up")
-	run(t, `for _ in $(seq 200); do ping -c 1 -W 1 192.168.7.2 >/dev/null && exit; sleep 0.1; done; exit 1`)
-	second, secondServer := p.connection(p.next())
-	apart(t, second, secondServer)
+	second := p.dial()
+	answered := p.server(func(id *cm.ID, _ cm.Param) error {
+		if err := id.Answer(cm.Param{QPN: 9}); err != nil {
+			return err
+		}
+		return id.Established(patient(t))
+	})
+	dev := netdev(t, "mlx5_1", inFar)
+	run(t, "/bin/ip -n far link set "+dev+" down")
+	began := time.Now()
+	connected := make(chan error, 1)
+	go func() {
+		_, err := second.Connect(patient(t), cm.Param{QPN: p.next()})
+		connected <- err
+	}()
+	time.Sleep(time.Second) // the request is lost
+	run(t, "/bin/ip -n far link set "+dev+" up"+reach)
+	must(t, <-connected)
+	if took := time.Since(began); took < repeats {
+		t.Errorf("connected after %v: the link was not down", took)
+	}
+	must(t, second.Establish())
+	must(t, <-answered)
+	must(t, second.Close())
 	apart(t, client, server)
 }
 
-// A peer whose MAC address changes while a request is repeated is not found any
-// more; a new request finds it.
+// A peer whose MAC address changes while a request waits is not found any more, and
+// the kernel says so as soon as its neighbour table knows (from Linux 6.0 on,
+// cma_netevent_callback in cma.c); a new request finds it.
 func TestKernelPeerChangesMAC(t *testing.T) {
 	p := newPair(t)
 	ontoWire(t, "lose REQ 1")
 	client := p.dial()
-	dev := strings.TrimSpace(run(t, "/bin/ip netns exec far ls /sys/class/infiniband/mlx5_1/device/net"))
-	was := strings.TrimSpace(run(t, "/bin/ip netns exec far cat /sys/class/net/"+dev+"/address"))
+	dev := netdev(t, "mlx5_1", inFar)
+	was := strings.TrimSpace(run(t, inFar+"cat /sys/class/net/"+dev+"/address"))
 	set := func(mac string) {
-		run(t, "/bin/ip -n far link set "+dev+" address "+mac+"; /bin/ip neigh flush all; for _ in $(seq 200); do ping -c 1 -W 1 192.168.7.2 >/dev/null && exit; sleep 0.1; done; exit 1")
+		run(t, "/bin/ip -n far link set "+dev+" address "+mac+"; /bin/ip neigh flush all"+reach)
 	}
-	ctx, cancel := context.WithTimeout(patient(t), 3*repeats)
-	defer cancel()
-	go func() {
-		time.Sleep(time.Second)
-		set("02:00:00:00:77:02")
-	}()
+	failed := make(chan error, 1)
 	began := time.Now()
-	_, err := client.Connect(ctx, cm.Param{QPN: p.next()})
+	go func() {
+		_, err := client.Connect(patient(t), cm.Param{QPN: p.next()})
+		failed <- err
+	}()
+	time.Sleep(time.Second) // the request is lost
+	set("02:00:00:00:77:02")
+	err := <-failed
 	t.Logf("after %v: %v", time.Since(began), err)
-	if err == nil {
-		t.Error("connected to a MAC address that nobody has")
+	var e *cm.EventError
+	if !errors.As(err, &e) || e.Event != cm.Unreachable {
+		t.Errorf("%v, want UNREACHABLE", err)
 	}
 	must(t, client.Close())
 	again, server := p.connection(p.next())
@@ -415,10 +449,10 @@ func TestKernelPeerChangesMAC(t *testing.T) {
 
 // Nobody answers at all: that takes the kernel more than a minute to say.
 func TestKernelUnreachable(t *testing.T) {
-	p := newPair(t)
 	if os.Getenv("CM_LONG") == "" {
-		t.Skip("connections: it takes two minutes: CM_LONG")
+		require.Have(t, "long-wire", errors.New("it takes two minutes: DEVXLAB_REQUIRE=lab-full,long-wire go test ./lab -run TestLabConnections"))
 	}
+	p := newPair(t)
 	long, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	client, server := p.connection(p.next())

@@ -36,7 +36,7 @@ func TestLabCmtime(t *testing.T) {
 	t.Logf("%d pairs\n%s", cmtimePairs, pairTable(t, r.Release, out.String(), "devxlab", "cmtime", cmtimePairs))
 }
 
-// Set-ups idle and congested: bench c3, on a small scale. The third card's traffic and
+// Set-ups through DevX, and idle and congested ones: bench c3, on a small scale. The third card's traffic and
 // the requests share the way to the second one.
 func TestLabSetups(t *testing.T) {
 	o := trafficOptions(t)
@@ -53,7 +53,7 @@ func TestLabSetups(t *testing.T) {
 	if r.Status != 0 {
 		t.Errorf("exit status %d", r.Status)
 	}
-	for _, want := range []string{"idle: 100 connections", "congested: 100 connections", "P99.9 needs 10,000 connections, and there are 100", "rejected 0"} {
+	for _, want := range []string{"\n20 connections in ", "idle: 100 connections", "congested: 100 connections", "P99.9 needs 10,000 connections, and there are 100", "rejected 0"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("no %q", want)
 		}

@@ -100,9 +100,9 @@ var Causes = []Cause{
 	},
 	{
 		Symptom: "REJECTED 10", Also: []string{"stale", "connection", "IB_CM_REJ_STALE_CONN"},
-		Means: "the peer's CM still has a connection with this queue pair number: this host died or restarted without disconnecting, or used the number again within its time wait. The peer drops the old one with it: try again",
+		Means: "the peer's CM still has a connection with this queue pair number: this host died or restarted, or destroyed it, and its DREQ was lost, and the number is used again. The peer ends the old one for it: try again",
 		When:  "after a round trip; the next attempt may succeed",
-		Look:  []Look{{"the old connection", "rdma res show cm_id; rdma res show qp", atPeer}, {"how long time wait is", "devxlab cm timeout", ""}, lookPackets},
+		Look:  []Look{{"the old connection", "rdma res show cm_id; rdma res show qp", atPeer}, lookPackets},
 	},
 	{
 		Symptom: "REJECTED 28", Also: []string{"consumer", "IB_CM_REJ_CONSUMER_DEFINED"},

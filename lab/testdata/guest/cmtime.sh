@@ -11,12 +11,12 @@ far() { /bin/ip netns exec far "$@"; }
 serve() {
   /bin/ip netns exec far "$@" >/tmp/far 2>&1 & # not by a function: that would be a shell of its own
   server=$!
-  until far rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done
+  for _ in $(seq 600); do far rdma resource show cm_id | grep -q LISTEN && break; sleep 0.1; done
 }
 stop() {
   kill $server
   wait $server 2>/dev/null
-  while far rdma resource show cm_id | grep -q .; do sleep 0.1; done
+  for _ in $(seq 600); do far rdma resource show cm_id | grep -q . || break; sleep 0.1; done
 }
 theirs() {
   serve cmtime -c $n
