@@ -30,6 +30,7 @@ type Result struct {
 	Campaign    *Campaign     `json:"campaign,omitempty"`
 	Memory      *Memory       `json:"memory,omitempty"`
 	Setups      *Setups       `json:"setups,omitempty"`
+	KernelCost  *KernelCost   `json:"kernel_cost,omitempty"`
 	Findings    []string      `json:"findings"`
 	Interrupted bool          `json:"interrupted"` // ended early: no verdict
 	Error       string        `json:"error,omitempty"`

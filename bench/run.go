@@ -29,6 +29,8 @@ type Options struct {
 	Resume   bool          // a campaign goes on with what an earlier run has left in Dir
 	Rival    []string      // program and arguments that rival compares with
 
+	KernelCost bool // show what the kernel spent on the commands
+
 	Peer        string   // address and port of the server that c3 connects to
 	Congest     []string // program and arguments that make the wire busy for c3; nil: no congested part
 	Connections int      // that c3 makes, of each kind; 0: as many as P99.9 needs
@@ -135,13 +137,16 @@ func Do(ctx context.Context, e Experiment, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
+	if r.emulated() && o.KernelCost {
+		return nil, fmt.Errorf("bench: the kernel's cost %w, and %s is inside this process: --device mlx5_0, on a card or in the lab", ErrNoKernel, o.Device)
+	}
 	if !r.emulated() && o.Announce != nil {
 		if _, err := fmt.Fprintf(o.Announce, "%s, on %s: %s\n", e.Name, o.Device, e.plan(r)); err != nil {
 			return nil, err
 		}
 	}
 	before, procs := readCPUTime(), runtime.GOMAXPROCS(0)
-	err := e.run(ctx, r)
+	err := r.watched(func() error { return e.run(ctx, r) })
 	runtime.GOMAXPROCS(procs)
 	if o.Progress != nil {
 		fmt.Fprint(o.Progress, "\r\x1b[K")

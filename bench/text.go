@@ -20,6 +20,9 @@ func (r *Result) WriteText(w io.Writer) error {
 	if e := experiment(r.Experiment); e.text != nil && len(r.Series) > 0 {
 		e.text(r, p)
 	}
+	if r.KernelCost != nil {
+		r.KernelCost.text(p)
+	}
 	if len(r.Findings)+len(r.Verdicts) > 0 {
 		p.b.WriteByte('\n')
 	}

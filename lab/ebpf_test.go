@@ -391,3 +391,18 @@ without BTF of its modules. To take it again: ` + "`" + userKernel + `=IMAGE:MOD
 	}
 	return b.String()
 }
+
+// bench --kernel-cost shows the split of what it issued.
+func TestLabTraceBench(t *testing.T) {
+	o := realLab(t)
+	var out bytes.Buffer
+	o.Devices, o.HCA, o.Stdout, o.Stderr = 1, []string{o.Devxlab, "emu"}, &out, &out
+	o.Args = strings.Fields("devxlab bench --quick --kernel-cost --dir= --device mlx5_0 micro")
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	t.Log(out.String())
+	if !regexp.MustCompile(`(?s)What the kernel spent.*INIT2INIT_QP +[1-9][0-9,]*  .*ns|µs / `).MatchString(out.String()) || strings.Contains(out.String(), "not visible") {
+		t.Error("no split of INIT2INIT_QP, or a stage is not visible")
+	}
+}

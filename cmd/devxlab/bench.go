@@ -32,6 +32,7 @@ type benchCmd struct {
 
 	Rival string `placeholder:"COMMAND" help:"Program, with arguments, that the experiment rival compares with: bench/rival/modify.c."`
 
+	KernelCost  bool   `help:"Also show what the kernel spends on each command, stage by stage; needs root, and costs each command something (devxlab trace)."`
 	Peer        string `placeholder:"ADDRESS" help:"Where devxlab cm server runs, for c3: ADDRESS or ADDRESS:PORT."`
 	Congest     string `placeholder:"COMMAND" help:"Program, with arguments, that makes the wire busy in every second block of c3: it says a line when it does, and ends at SIGTERM."`
 	Connections int    `placeholder:"N" help:"Connections that c3 makes of each kind; default 10000."`
@@ -126,7 +127,7 @@ func (c benchCmd) options(e *env) (bench.Options, error) {
 	if isTerminal(e.err) {
 		o.Progress = e.err
 	}
-	o.Rival, o.Congest, o.Connections, o.Workers = strings.Fields(c.Rival), strings.Fields(c.Congest), c.Connections, c.Workers
+	o.Rival, o.Congest, o.Connections, o.Workers, o.KernelCost = strings.Fields(c.Rival), strings.Fields(c.Congest), c.Connections, c.Workers, c.KernelCost
 	if c.Peer != "" {
 		to, err := address(c.Peer, false)
 		if err != nil {
@@ -180,6 +181,9 @@ func (c benchCmd) command(name string) string {
 	}
 	if c.Quick {
 		words = append(words, "--quick")
+	}
+	if c.KernelCost {
+		words = append(words, "--kernel-cost")
 	}
 	if name == "c8" && c.Duration != nil {
 		words = append(words, "--duration", c.Duration.String())

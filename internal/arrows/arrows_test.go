@@ -51,7 +51,7 @@ var may = map[string][]string{
 	"cm/timeout":             {},
 	"ebpf":                   {"mlx5"},
 	"verify":                 {"mlx5", "devx"},
-	"bench":                  {"cm", "cm/load", "mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
+	"bench":                  {"ebpf", "cm", "cm/load", "mlx5", "devx", "batch", "timerfix", "emu/fw", "emu/uverbs", "internal/qpparams", "internal/atomicfile"},
 	"bench/report":           {"bench"},
 	"bench/calibrate":        {"mlx5", "devx", "emu/fw", "emu/uverbs", "internal/atomicfile"},
 	"lab":                    {"lab/guest", "internal/atomicfile"},

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: BSD-2-Clause
+
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"devxlab.example/ebpf"
+	"devxlab.example/mlx5"
+)
+
+// KernelCost is what the kernel spent on the commands of a run, by package ebpf. It
+// was watched all the time, which costs each command something.
+type KernelCost struct {
+	Commands   []CommandCost     `json:"commands"`
+	NotVisible map[string]string `json:"not_visible,omitempty"` // stages, and why
+	Lost       ebpf.Lost         `json:"lost"`
+}
+
+// CommandCost is the split of one opcode's time, of the commands that succeeded.
+type CommandCost struct {
+	Op    string              `json:"op"`
+	N     uint64              `json:"n"`
+	Parts map[string]PartCost `json:"parts"` // by the names of package ebpf: "queue", "firmware"
+}
+
+// PartCost is a distribution in nanoseconds, to 1.6 %.
+type PartCost struct {
+	N    uint64        `json:"n"`
+	P50  time.Duration `json:"p50_ns"`
+	P99  time.Duration `json:"p99_ns,omitempty"` // 0: of fewer than 1,000
+	Mean time.Duration `json:"mean_ns"`
+}
+
+// ErrNoKernel is in the error of a run that is to show the kernel's cost where there
+// is no kernel in the way.
+var ErrNoKernel = errors.New("needs a device of the kernel's")
+
+// watched runs f, with the kernel's cost watched if that is asked for.
+func (r *Run) watched(f func() error) (err error) {
+	if !r.Options.KernelCost {
+		return f()
+	}
+	t, err := ebpf.Attach(ebpf.Options{Filter: ebpf.Filter{Processes: []int{os.Getpid()}, Device: r.Device}})
+	if err != nil {
+		return err
+	}
+	defer closed(&err, t)
+	err = f()
+	s, serr := t.Snapshot()
+	if serr != nil {
+		return errors.Join(err, serr)
+	}
+	r.Result.KernelCost = kernelCost(s, t.Coverage())
+	return err
+}
+
+func kernelCost(s *ebpf.Snapshot, coverage []ebpf.Coverage) *KernelCost {
+	k := &KernelCost{NotVisible: map[string]string{}, Lost: s.Lost}
+	for _, c := range coverage {
+		if c.Why != "" {
+			k.NotVisible[c.Stage.String()] = c.Why
+		}
+	}
+	at := map[mlx5.Op]int{}
+	for _, t := range s.Times {
+		// A call has no one outcome: it may issue several commands.
+		if t.Count() == 0 || t.Part != ebpf.Call && (t.Status != mlx5.StatusOK || t.Errno != 0) {
+			continue
+		}
+		i, known := at[t.Op]
+		if !known {
+			i = len(k.Commands)
+			at[t.Op] = i
+			k.Commands = append(k.Commands, CommandCost{Op: t.Op.String(), Parts: map[string]PartCost{}})
+		}
+		c := &k.Commands[i]
+		p := PartCost{N: t.Count(), P50: t.Quantile(0.5), Mean: t.Mean()}
+		if t.Count() >= minForP99 {
+			p.P99 = t.Quantile(0.99)
+		}
+		if t.Part == ebpf.Whole {
+			c.N = t.Count()
+		}
+		c.Parts[t.Part.String()] = p
+	}
+	return k
+}
+
+// text is a table of the opcodes.
+func (k *KernelCost) text(p *page) {
+	p.section("What the kernel spent on each command", "Median / P99, while it was watched, which costs each command something; docs/ebpf.md says what the parts are.")
+	head, align := []string{"command", "n"}, "lr"
+	for _, part := range ebpf.Parts() {
+		head, align = append(head, part.String()), align+"r"
+	}
+	var rows [][]string
+	for _, c := range k.Commands {
+		row := []string{c.Op, count(int(c.N))}
+		for _, part := range ebpf.Parts() {
+			x, ok := c.Parts[part.String()]
+			cell := "-"
+			if ok {
+				cell = nanos(float64(x.P50))
+			}
+			if x.P99 > 0 {
+				cell += " / " + nanos(float64(x.P99))
+			}
+			row = append(row, cell)
+		}
+		rows = append(rows, row)
+	}
+	p.table(align, head, rows...)
+	for _, stage := range ebpf.Stages() {
+		if why := k.NotVisible[stage.String()]; why != "" {
+			p.para(fmt.Sprintf("not visible: %s: %s", stage, why), indent)
+		}
+	}
+	if lost := k.Lost; lost != (ebpf.Lost{}) {
+		p.para(fmt.Sprintf("lost: %+v", lost), indent)
+	}
+}
