@@ -422,6 +422,33 @@ func TestInterruption(t *testing.T) {
 	}
 }
 
+// Whatever all connections are at, an interruption stops it at the connection that it
+// hits.
+func TestTogetherStops(t *testing.T) {
+	for _, cmd := range []uint32{abi.RDMA_USER_CM_CMD_CREATE_ID, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR} {
+		in(t, func(t *testing.T, l *lab) {
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			n := 0
+			l.k.Fault = func(c ucmfake.Call) ucmfake.Fault {
+				if c.Cmd == cmd {
+					if n++; n == 5 {
+						cancel()
+					}
+				}
+				return ucmfake.Fault{}
+			}
+			r, err := load.Run(ctx, load.Config{Dialer: l.d, To: serverAt, Connections: 20, Workers: 1, Together: true})
+			if err != nil || r.Done != 0 || r.Failed != 0 || r.Stopped != "interrupted" || n != 5 {
+				t.Errorf("%+v, %v; command %d was written %d times, want 5", r, err, cmd, n)
+			}
+			if ids := l.k.IDs(); len(ids) != 1 || l.qps.Load() != 0 {
+				t.Errorf("IDs %v, %d queue pairs: want the listener's ID", ids, l.qps.Load())
+			}
+		})
+	}
+}
+
 func TestBounds(t *testing.T) {
 	for says, c := range map[string]load.Config{
 		"1025 workers: up to 1024":              {Connections: 1, Workers: 1025},
