@@ -98,10 +98,10 @@ func (id *ID) with(f func(s *slab) error) error {
 	return id.c.with(f)
 }
 
-// Close destroys the ID, after calls that are under way: a connection is ended with a DREQ whose answer nobody
-// waits for, a request that came is rejected, what a listener has in its backlog
-// too. The queue pair is the caller's. A second call does nothing; all other methods
-// return ErrClosed from then on.
+// Close destroys the ID, when calls that are under way have returned: a connection
+// is ended with a DREQ whose answer nobody waits for, a request that came is
+// rejected, what a listener has in its backlog too. The queue pair is the caller's.
+// A second call does nothing; all other methods return ErrClosed from then on.
 func (id *ID) Close() error {
 	id.mu.Lock()
 	if id.closed {
