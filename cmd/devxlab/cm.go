@@ -158,7 +158,10 @@ func (s *cmServer) note(f func()) {
 
 // serve waits until the peer ends the connection, or this server does.
 func (s *cmServer) serve(ctx context.Context, conn *cm.Conn) {
-	err := conn.Established(ctx)
+	err := conn.ID.Established(ctx)
+	if err != nil {
+		err = errors.Join(&cm.StepError{Step: cm.StepAccept, Err: err}, s.bounded(conn.Destroy))
+	}
 	var e *cm.EventError
 	switch {
 	case err == nil:
@@ -169,7 +172,7 @@ func (s *cmServer) serve(ctx context.Context, conn *cm.Conn) {
 		s.note(func() { s.accepted++ })
 		s.end(&s.ended)
 		return
-	case ctx.Err() != nil: // this server ends: that is no failure of the connection's
+	case errors.Is(err, context.Canceled): // this server ends: that is no failure of the connection's
 		return
 	default:
 		s.note(func() { s.failures[load.Reason(err)]++ })
@@ -181,17 +184,24 @@ func (s *cmServer) serve(ctx context.Context, conn *cm.Conn) {
 			break
 		}
 	}
-	s.ending <- struct{}{}
-	defer func() { <-s.ending }()
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), load.DefaultTimeout)
-	defer cancel()
-	err = errors.Join(conn.Disconnect(limit), conn.Destroy())
+	err = s.bounded(func() error {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), load.DefaultTimeout)
+		defer cancel()
+		return errors.Join(conn.Disconnect(limit), conn.Destroy())
+	})
 	s.note(func() {
 		if err != nil {
 			s.failures["at the end: "+load.Reason(err)]++
 		}
 	})
 	s.end(&s.ended)
+}
+
+// bounded ends a connection when not too many others are being ended.
+func (s *cmServer) bounded(end func() error) error {
+	s.ending <- struct{}{}
+	defer func() { <-s.ending }()
+	return end()
 }
 
 // end counts a connection that has ended or was refused, and ends the server after
