@@ -18,8 +18,10 @@ import (
 // Channel is an event channel: the events of all its IDs come through one open
 // file, in their order. Its methods may be called from any goroutine.
 type Channel struct {
-	node Node
-	done chan struct{} // closed when there will be no more events
+	node    Node
+	done    chan struct{} // closed when there will be no more events
+	surplus chan uint32   // requests that nobody takes, by the kernel's number
+	swept   chan struct{} // closed when no more of them are destroyed
 
 	mu     sync.Mutex
 	ids    map[uint64]*ID // by uid
@@ -28,9 +30,19 @@ type Channel struct {
 	all    []*slab
 	busy   int // calls under way
 	idle   *sync.Cond
+	room   *sync.Cond // fewer than maxCalls are under way
 	closed bool
 	fate   error // why there are no more events; after done
 }
+
+// maxCalls bounds the calls of a channel that are under way: each blocks an OS
+// thread, and the Go runtime ends a program that has 10,000 (SetMaxThreads in
+// runtime/debug). More wait for their turn.
+const maxCalls = 512
+
+// maxSurplus bounds the requests that wait to be rejected. With more, events are no
+// longer read, and the kernel drops requests beyond its own backlog.
+const maxSurplus = 1024
 
 // Open opens File. ErrNoCM and ErrNoPermission say why that is not possible.
 func Open() (*Channel, error) {
@@ -43,9 +55,10 @@ func Open() (*Channel, error) {
 
 // NewChannel makes a channel of a node, which it closes.
 func NewChannel(n Node) *Channel {
-	c := &Channel{node: n, ids: map[uint64]*ID{}, done: make(chan struct{})}
-	c.idle = sync.NewCond(&c.mu)
+	c := &Channel{node: n, ids: map[uint64]*ID{}, done: make(chan struct{}), surplus: make(chan uint32, maxSurplus), swept: make(chan struct{})}
+	c.idle, c.room = sync.NewCond(&c.mu), sync.NewCond(&c.mu)
 	go c.read()
+	go c.sweep()
 	return c
 }
 
@@ -59,12 +72,14 @@ func (c *Channel) Close() error {
 		return nil
 	}
 	c.closed = true
+	c.room.Broadcast()
 	for c.busy > 0 {
 		c.idle.Wait()
 	}
 	c.mu.Unlock()
 	err := c.node.Close()
 	<-c.done
+	<-c.swept
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.all {
@@ -89,6 +104,9 @@ func (c *Channel) with(f func(s *slab) error) error {
 func (c *Channel) take() (*slab, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for c.busy == maxCalls && !c.closed {
+		c.room.Wait()
+	}
 	if c.closed {
 		return nil, errChannelClosed
 	}
@@ -115,6 +133,7 @@ func (c *Channel) give(s *slab) {
 	if c.busy--; c.busy == 0 {
 		c.idle.Broadcast()
 	}
+	c.room.Signal()
 }
 
 // call carries out the command in s.
@@ -130,6 +149,7 @@ func (c *Channel) call(s *slab) error {
 // closed.
 func (c *Channel) read() {
 	defer close(c.done)
+	defer close(c.surplus)
 	mem, err := usermem.Alloc(slabSize)
 	if err != nil {
 		c.end(fmt.Errorf("cm: no events: %w", err))
@@ -174,9 +194,18 @@ func (c *Channel) dispatch(r *abi.EventResp, at time.Time) {
 		return
 	}
 	if EventType(r.Event) == ConnectRequest {
+		c.surplus <- r.ID
+	}
+}
+
+// sweep destroys requests that nobody takes, beside read: that may block, and events
+// of other IDs go on meanwhile.
+func (c *Channel) sweep() {
+	defer close(c.swept)
+	for id := range c.surplus {
 		// Destroying it rejects it with reason 28 (cm_destroy_id in cm.c). If that fails, it
 		// has gone already.
-		_ = c.destroy(r.ID)
+		_ = c.destroy(id)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sys/unix"
 
@@ -327,4 +328,95 @@ func TestOpen(t *testing.T) {
 	if !errors.Is(err, cm.ErrNoCM) && !errors.Is(err, cm.ErrNoPermission) || !strings.Contains(err.Error(), cm.File) {
 		t.Error(err)
 	}
+}
+
+// A surplus request whose end blocks holds up no other ID's events.
+func TestBlockedRejection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := ucmfake.New()
+		f := k.Open()
+		blocked := make(chan struct{})
+		f.Fail = func(cmd uint32) error {
+			if cmd == destroyID {
+				<-blocked
+			}
+			return nil
+		}
+		c := cm.NewChannel(f)
+		id, err := c.NewID(cm.Connected)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range uint32(3) {
+			f.Queue(abi.EventResp{UID: 99, ID: 70 + n, Event: uint32(cm.ConnectRequest)})
+		}
+		f.Queue(abi.EventResp{UID: 1, ID: 1, Event: uint32(cm.AddrChange)})
+		if e, err := id.Event(bg); err != nil || e.Type != cm.AddrChange {
+			t.Errorf("%+v, %v", e, err)
+		}
+		close(blocked)
+		synctest.Wait()
+		n := 0
+		for _, call := range k.Calls() {
+			if call.Cmd == destroyID {
+				n++
+			}
+		}
+		if n != 3 {
+			t.Errorf("%d requests destroyed, want 3", n)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// No more than 512 calls of a channel are under way at a time, and Close ends those
+// that wait for their turn.
+func TestCallsAreBounded(t *testing.T) {
+	const calls, most = 600, 512
+	synctest.Test(t, func(t *testing.T) {
+		k := ucmfake.New()
+		f := k.Open()
+		blocked := make(chan struct{})
+		var under, done, refused atomic.Int32
+		f.Fail = func(cmd uint32) error {
+			if cmd == abi.RDMA_USER_CM_CMD_CREATE_ID {
+				under.Add(1)
+				<-blocked
+			}
+			return nil
+		}
+		c := cm.NewChannel(f)
+		for range calls {
+			go func() {
+				switch _, err := c.NewID(cm.Connected); {
+				case err == nil:
+					done.Add(1)
+				case errors.Is(err, cm.ErrClosed):
+					refused.Add(1)
+				default:
+					t.Error(err)
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := under.Load(); n != most {
+			t.Errorf("%d calls under way, want %d", n, most)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close() }()
+		synctest.Wait()
+		if n := refused.Load(); n != calls-most {
+			t.Errorf("%d calls refused, want %d", n, calls-most)
+		}
+		close(blocked)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := done.Load(); n != most {
+			t.Errorf("%d calls done, want %d", n, most)
+		}
+	})
 }

@@ -20,9 +20,10 @@ type Devices struct {
 
 	mu   sync.Mutex
 	open map[uint64]*devx.Device // by node GUID
+	gone []*devx.Device          // that were removed; queue pairs may still be theirs
 }
 
-// Make is a Maker.
+// Make is a Maker. After devx.ErrDeviceGone it opens the device anew the next time.
 func (d *Devices) Make(id *ID) (QP, error) {
 	r, err := id.Route()
 	if err != nil {
@@ -32,6 +33,14 @@ func (d *Devices) Make(id *ID) (QP, error) {
 	if err != nil {
 		return nil, err
 	}
+	q, err := d.make(dev)
+	if errors.Is(err, devx.ErrDeviceGone) {
+		d.forget(r.NodeGUID, dev)
+	}
+	return q, err
+}
+
+func (d *Devices) make(dev *devx.Device) (QP, error) {
 	if d.DevX {
 		q, err := dev.NewQP(d.Config)
 		if err != nil {
@@ -46,6 +55,16 @@ func (d *Devices) Make(id *ID) (QP, error) {
 	return VerbsQP{q}, nil
 }
 
+// forget lets Of open a device anew, unless that has been done meanwhile.
+func (d *Devices) forget(guid uint64, dev *devx.Device) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open[guid] == dev {
+		delete(d.open, guid)
+		d.gone = append(d.gone, dev)
+	}
+}
+
 // Of returns the device of a route, opened.
 func (d *Devices) Of(r Route) (*devx.Device, error) {
 	d.mu.Lock()
@@ -53,7 +72,11 @@ func (d *Devices) Of(r Route) (*devx.Device, error) {
 	if dev := d.open[r.NodeGUID]; dev != nil {
 		return dev, nil
 	}
-	name, err := nameOf(r.NodeGUID)
+	all, err := devx.Devices()
+	if err != nil {
+		return nil, err
+	}
+	name, err := nameOf(all, r.NodeGUID)
 	if err != nil {
 		return nil, err
 	}
@@ -75,20 +98,31 @@ func (d *Devices) Close() (err error) {
 	for _, dev := range d.open {
 		err = errors.Join(err, dev.Close())
 	}
-	d.open = nil
+	for _, dev := range d.gone { // what fails to close there went with the device
+		_ = dev.Close()
+	}
+	d.open, d.gone = nil, nil
 	return err
 }
 
 // nameOf finds the device with that node GUID.
-func nameOf(guid uint64) (string, error) {
-	all, err := devx.Devices()
-	if err != nil {
-		return "", err
+func nameOf(all []devx.Info, guid uint64) (string, error) {
+	if guid == 0 {
+		return "", errors.New("cm: the ID is on a device with node GUID 0, or on none: resolve or bind an address first; " +
+			"a virtual function gets its GUID by ip link set DEV vf N node_guid GUID, before its driver is bound")
 	}
+	var names []string
 	for _, i := range all {
 		if n, err := strconv.ParseUint(strings.ReplaceAll(i.NodeGUID, ":", ""), 16, 64); err == nil && n == guid {
-			return i.Name, nil
+			names = append(names, i.Name)
 		}
 	}
-	return "", fmt.Errorf("cm: no mlx5 device has the node GUID %#016x: the connection manager chose one of another vendor (rdma link), name an address of an mlx5 device", guid)
+	switch len(names) {
+	case 0:
+		return "", fmt.Errorf("cm: no mlx5 device has the node GUID %#016x: the connection manager chose one of another vendor (rdma link), name an address of an mlx5 device", guid)
+	case 1:
+		return names[0], nil
+	}
+	return "", fmt.Errorf("cm: %s have the same node GUID %#016x: the connection manager says no more about which one it chose; "+
+		"give them different ones (ip link set DEV vf N node_guid GUID), or use a Maker of your own", strings.Join(names, " and "), guid)
 }

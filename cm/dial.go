@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"devxlab.example/devx"
@@ -68,7 +69,8 @@ type Step uint8
 // Steps, in their order. A client takes all but StepAccept; a server StepCreate to
 // StepInit, StepRTR, StepRTS and StepAccept.
 const (
-	StepAddress Step = iota // ResolveAddr
+	StepID      Step = iota // the ID is made, and Dialer.Options are set
+	StepAddress             // ResolveAddr
 	StepRoute               // ResolveRoute
 	StepCreate              // the queue pair is made
 	StepInit                // and brought to INIT
@@ -80,7 +82,7 @@ const (
 	StepCount               // how many there are
 )
 
-var stepNames = [...]string{"address", "route", "create", "INIT", "REQ→REP", "RTR", "RTS", "RTU", "REP→RTU"}
+var stepNames = [...]string{"id", "address", "route", "create", "INIT", "REQ→REP", "RTR", "RTS", "RTU", "REP→RTU"}
 
 // String returns the step's name: "REQ→REP".
 func (s Step) String() string {
@@ -104,7 +106,7 @@ func (s *Steps) Total() (sum time.Duration) {
 // StepError says at which step a connection failed. Unwrap gives why.
 type StepError struct {
 	Step Step
-	Err  error
+	Err  error // why: a *CallError, *EventError, *RejectError, the context's or the queue pair's error
 }
 
 func (e *StepError) Error() string { return fmt.Sprintf("cm: at %s: %v", e.Step, e.Err) }
@@ -114,10 +116,12 @@ func (e *StepError) Unwrap() error { return e.Err }
 
 // Conn is a connection.
 type Conn struct {
-	ID    *ID
-	QP    QP
-	Peer  Param
-	Steps Steps
+	ID    *ID   // its end of the connection
+	QP    QP    // what Maker has made
+	Peer  Param // what the peer said: in REP to a client, in REQ to a server
+	Steps Steps // how long they took
+
+	destroyed atomic.Bool
 }
 
 // Maker makes a queue pair for an ID, which knows its device (Route).
@@ -125,19 +129,16 @@ type Maker func(*ID) (QP, error)
 
 // Dialer makes connections.
 type Dialer struct {
-	Channel *Channel
-	Make    Maker
-	Source  netip.AddrPort  // zero: the kernel chooses
-	Param   Param           // without QPN
-	Options func(*ID) error // called before the first step: SetTOS and the like; nil: none
+	Channel *Channel        // whose IDs the connections are; it has to be open
+	Make    Maker           // makes each connection's queue pair
+	Source  netip.AddrPort  // own address, of the destination's family; zero: the kernel chooses
+	Param   Param           // what REQ says; QPN is filled in
+	Options func(*ID) error // called in StepID, when the ID is made: SetTOS and the like; nil: none
 }
 
 // Dial takes all steps to a connection. If one fails, a *StepError says which.
 func (d *Dialer) Dial(ctx context.Context, dst netip.AddrPort) (*Conn, error) {
-	g, err := d.Begin(dst)
-	if err != nil {
-		return nil, err
-	}
+	g := d.Begin(dst)
 	for _, s := range clientSteps {
 		if err := g.Step(ctx, s); err != nil {
 			return nil, err
@@ -154,21 +155,12 @@ type Dialing struct {
 	taken int // steps
 }
 
-// Begin makes an ID for a connection, whose steps the caller takes one by one.
-func (d *Dialer) Begin(dst netip.AddrPort) (*Dialing, error) {
-	id, err := d.Channel.NewID(Connected)
-	if err != nil {
-		return nil, err
-	}
-	if d.Options != nil {
-		if err := d.Options(id); err != nil {
-			return nil, errors.Join(err, id.Close())
-		}
-	}
-	return &Dialing{b: builder{Conn: &Conn{ID: id}}, d: d, dst: dst}, nil
+// Begin returns a connection whose steps the caller takes one by one.
+func (d *Dialer) Begin(dst netip.AddrPort) *Dialing {
+	return &Dialing{b: builder{Conn: &Conn{}}, d: d, dst: dst}
 }
 
-var clientSteps = [...]Step{StepAddress, StepRoute, StepCreate, StepInit, StepConnect, StepRTR, StepRTS, StepRTU}
+var clientSteps = [...]Step{StepID, StepAddress, StepRoute, StepCreate, StepInit, StepConnect, StepRTR, StepRTS, StepRTU}
 
 // ClientSteps returns the steps of a client, in their order.
 func ClientSteps() []Step { return clientSteps[:] }
@@ -178,8 +170,8 @@ func (s Step) Waits() bool {
 	return s == StepAddress || s == StepRoute || s == StepConnect || s == StepAccept
 }
 
-// Step takes the next of ClientSteps. After a *StepError there is nothing left of
-// the connection, and all further steps return it.
+// Step takes the next of ClientSteps, unless the context has ended. After a
+// *StepError there is nothing left of the connection, and all further steps return it.
 func (g *Dialing) Step(ctx context.Context, s Step) error {
 	b := &g.b
 	if b.err != nil {
@@ -192,8 +184,14 @@ func (g *Dialing) Step(ctx context.Context, s Step) error {
 		b.err = &StepError{s, fmt.Errorf("%s comes first", next)}
 		return b.undo()
 	}
+	if err := ctx.Err(); err != nil {
+		b.err = &StepError{s, err}
+		return b.undo()
+	}
 	g.taken++
 	switch s {
+	case StepID:
+		b.step(s, g.makeID)
 	case StepAddress:
 		b.step(s, func() error { return b.ID.ResolveAddr(ctx, g.d.Source, g.dst) })
 	case StepRoute:
@@ -217,6 +215,13 @@ func (g *Dialing) Step(ctx context.Context, s Step) error {
 		b.step(s, b.ID.Establish)
 	}
 	return b.undo()
+}
+
+func (g *Dialing) makeID() (err error) {
+	if g.b.ID, err = g.d.Channel.NewID(Connected); err == nil && g.d.Options != nil {
+		err = g.d.Options(g.b.ID)
+	}
+	return err
 }
 
 // Conn returns the connection, after the last step.
@@ -259,30 +264,44 @@ func (b *builder) undo() error {
 }
 
 // Disconnect brings the queue pair to ERR, tells the peer, and waits for its
-// answer.
+// answer. After Destroy it returns ErrClosed.
 func (c *Conn) Disconnect(ctx context.Context) error {
+	if c.destroyed.Load() {
+		return errConnDestroyed
+	}
 	return errors.Join(c.QP.To(nil, mlx5.StateErr), c.ID.Disconnect(ctx))
 }
 
-// Destroy destroys what there is of ID and queue pair.
+// Destroy destroys what there is of ID and queue pair. A second call does nothing.
 func (c *Conn) Destroy() error {
-	err := c.ID.Close()
+	if c.destroyed.Swap(true) {
+		return nil
+	}
+	var err error
+	if c.ID != nil {
+		err = c.ID.Close()
+	}
 	if c.QP != nil {
 		err = errors.Join(err, c.QP.Close())
 	}
 	return err
 }
 
+var errConnDestroyed = fmt.Errorf("cm: connection: %w", ErrClosed)
+
 // Close ends the connection: Disconnect, and Destroy whether that went well or
-// not.
+// not. After Destroy it does nothing.
 func (c *Conn) Close(ctx context.Context) error {
+	if c.destroyed.Load() {
+		return nil
+	}
 	return errors.Join(c.Disconnect(ctx), c.Destroy())
 }
 
 // Listener takes connections.
 type Listener struct {
-	ID   *ID
-	Make Maker
+	ID   *ID   // bound and listening
+	Make Maker // makes each connection's queue pair
 }
 
 // Listen makes a listener on an address; port 0 lets the kernel choose one, which

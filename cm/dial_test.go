@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -255,7 +257,8 @@ func reasonOf(err error, r roce.RejectReason) error {
 func TestDialWithoutAnID(t *testing.T) {
 	l := newLab(t)
 	l.fault(abi.RDMA_USER_CM_CMD_CREATE_ID, ucmfake.Fault{Errno: unix.EMFILE})
-	if _, err := l.dialer().Dial(bg, serverAt); !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "rdma_create_id") {
+	var step *cm.StepError
+	if _, err := l.dialer().Dial(bg, serverAt); !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "rdma_create_id") || !errors.As(err, &step) || step.Step != cm.StepID {
 		t.Error(err)
 	}
 	l.fault(abi.RDMA_USER_CM_CMD_SET_OPTION, ucmfake.Fault{Errno: unix.ENOSYS})
@@ -387,6 +390,11 @@ func TestContextEndsEachStep(t *testing.T) {
 					if !errors.Is(err, why) || !errors.As(err, &at) || at.Step != step || time.Since(start) != after {
 						t.Errorf("after %v: %v", time.Since(start), err)
 					}
+					says := map[cm.Step]string{cm.StepAddress: "no ADDR_RESOLVED until", cm.StepRoute: "no ROUTE_RESOLVED until", cm.StepConnect: "no CONNECT_RESPONSE until"}[step]
+					looks := map[cm.Step]string{cm.StepAddress: "ip neigh", cm.StepRoute: "not up", cm.StepConnect: "4791"}[step]
+					if late := why == context.DeadlineExceeded; strings.Contains(err.Error(), says) != late || strings.Contains(err.Error(), looks) != late {
+						t.Error(err)
+					}
 					l.gone()
 				})
 			})
@@ -397,19 +405,123 @@ func TestContextEndsEachStep(t *testing.T) {
 // Steps are taken in their order, each once.
 func TestStepsHaveAnOrder(t *testing.T) {
 	l := newLab(t)
-	for _, s := range []cm.Step{cm.StepRoute, cm.StepConnect, cm.StepRTU, cm.StepAccept, cm.StepCount} {
-		g, err := l.dialer().Begin(serverAt)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, s := range []cm.Step{cm.StepAddress, cm.StepRoute, cm.StepConnect, cm.StepRTU, cm.StepAccept, cm.StepCount} {
+		g := l.dialer().Begin(serverAt)
 		var step *cm.StepError
-		if err := g.Step(bg, s); !errors.As(err, &step) || step.Step != s || !strings.Contains(err.Error(), "address comes first") {
+		if err := g.Step(bg, s); !errors.As(err, &step) || step.Step != s || !strings.Contains(err.Error(), "id comes first") {
 			t.Errorf("%s: %v", s, err)
 		}
-		first := g.Step(bg, cm.StepAddress)
+		first := g.Step(bg, cm.StepID)
 		if first == nil {
 			t.Errorf("%s: a step was taken after a failure", s)
 		}
 		l.gone()
+	}
+}
+
+// After Destroy nothing is written for the connection any more: its number is
+// another's by then.
+func TestAfterDestroy(t *testing.T) {
+	l := newLab(t)
+	ln := l.listen(2)
+	old, oldPeer := l.connected(ln)
+	if err := errors.Join(old.Destroy(), oldPeer.Destroy()); err != nil {
+		t.Fatal(err)
+	}
+	next, nextPeer := l.connected(ln)
+	before := len(l.k.Calls())
+	if err := errors.Join(old.Close(bg), old.Destroy(), old.ID.Close()); err != nil {
+		t.Error(err)
+	}
+	_, _, attr := old.ID.QPAttr(mlx5.StateRTS)
+	_, route := old.ID.Route()
+	_, connect := old.ID.Connect(bg, cm.Param{})
+	for call, err := range map[string]error{
+		"Disconnect": old.Disconnect(bg), "ID.Disconnect": old.ID.Disconnect(bg), "QPAttr": attr, "Route": route, "Connect": connect, "SetTOS": old.ID.SetTOS(1),
+		"Bind": old.ID.Bind(serverAt), "Listen": old.ID.Listen(1), "ResolveAddr": old.ID.ResolveAddr(bg, netip.AddrPort{}, serverAt), "ResolveRoute": old.ID.ResolveRoute(bg),
+		"Establish": old.ID.Establish(), "Answer": old.ID.Answer(cm.Param{}), "Reject": old.ID.Reject(nil),
+	} {
+		if !errors.Is(err, cm.ErrClosed) {
+			t.Errorf("%s: %v, want ErrClosed", call, err)
+		}
+	}
+	if n := len(l.k.Calls()) - before; n != 0 {
+		t.Errorf("%d commands about a number that is another's", n)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := nextPeer.Close(bg); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := next.Close(bg); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	l.noID(ln)
+}
+
+// Close destroys an ID only when a command about it that is under way has returned.
+func TestCloseWaitsForCommands(t *testing.T) {
+	k := ucmfake.New()
+	f := k.Open()
+	var under atomic.Bool
+	begun, blocked := make(chan struct{}), make(chan struct{})
+	f.Fail = func(cmd uint32) error {
+		switch cmd {
+		case abi.RDMA_USER_CM_CMD_SET_OPTION:
+			under.Store(true)
+			close(begun)
+			<-blocked
+			under.Store(false)
+		case destroyID:
+			if under.Load() {
+				t.Error("destroyed under a command")
+			}
+		}
+		return nil
+	}
+	c := cm.NewChannel(f)
+	id, err := c.NewID(cm.Connected)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, closed := make(chan error, 1), make(chan error, 1)
+	go func() { set <- id.SetTOS(1) }()
+	<-begun
+	go func() { closed <- id.Close() }()
+	if _, err := id.Event(bg); !errors.Is(err, cm.ErrClosed) { // Close has begun
+		t.Error(err)
+	}
+	for range 100 {
+		runtime.Gosched()
+	}
+	if len(closed) != 0 {
+		t.Error("Close has returned under a command")
+	}
+	close(blocked)
+	if err := errors.Join(<-set, <-closed, c.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A context that has ended ends the way at the next step, without a command.
+func TestStepAfterTheContext(t *testing.T) {
+	l := newLab(t)
+	ctx, cancel := context.WithCancel(bg)
+	g := l.dialer().Begin(serverAt)
+	for _, s := range cm.ClientSteps()[:4] { // to the queue pair
+		if err := g.Step(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	var at *cm.StepError
+	if err := g.Step(ctx, cm.StepInit); !errors.Is(err, context.Canceled) || !errors.As(err, &at) || at.Step != cm.StepInit || l.commands(cmdAttr) != 0 {
+		t.Error(err)
+	}
+	l.gone()
+	if _, err := l.dialer().Dial(ctx, serverAt); !errors.Is(err, context.Canceled) || l.commands(abi.RDMA_USER_CM_CMD_CREATE_ID) != 1 {
+		t.Error(err)
 	}
 }

@@ -92,7 +92,7 @@ func (e *CallError) hint() string {
 // EventError is an event that says that a step failed. Unwrap gives the errno, if
 // the event has one.
 type EventError struct {
-	Event EventType
+	Event EventType  // AddrError, RouteError, ConnectError, Unreachable, Disconnected, DeviceRemoval; with an errno also what was waited for
 	Errno error      // nil: none
 	SIDR  SIDRStatus // of Unreachable of a datagram service: what the peer answered; 0: nothing
 }
@@ -128,6 +128,11 @@ var eventHints = map[EventType]string{
 	Unreachable:   "nobody answers: is the port the right one, does the peer's machine answer to ping, does UDP port 4791 get through (devxlab capture)?",
 	Disconnected:  "the peer disconnected",
 	DeviceRemoval: "the RDMA device was removed: close everything that uses it",
+}
+
+// failureOf says which event would have said that one will not come.
+var failureOf = map[EventType]EventType{
+	AddrResolved: AddrError, RouteResolved: RouteError, ConnectResponse: Unreachable, Established: Unreachable,
 }
 
 // Error says what to look at.

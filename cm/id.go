@@ -42,6 +42,11 @@ type ID struct {
 	uid   uint64
 	id    uint32 // the kernel's number
 
+	// Held for reading by each command, for writing by Close: the kernel gives the lowest
+	// free number to the next ID (xa_alloc in ucma.c), so a command that came after
+	// Close would be about a stranger.
+	number sync.RWMutex
+
 	mu      sync.Mutex
 	queue   []Event
 	changed chan struct{} // closed, and made anew, when something changes
@@ -78,9 +83,25 @@ func refused(call, on string, err error) error {
 	return err
 }
 
-// Close destroys the ID: a connection is ended with a DREQ whose answer nobody
-// waits for, a request that came is rejected, what a listener has in its backlog
-// too. The queue pair is the caller's. A second call does nothing.
+var errIDClosed = fmt.Errorf("cm: ID: %w", ErrClosed)
+
+// with calls f with memory for one command about the ID, unless it is closed.
+func (id *ID) with(f func(s *slab) error) error {
+	id.number.RLock()
+	defer id.number.RUnlock()
+	id.mu.Lock()
+	closed := id.closed
+	id.mu.Unlock()
+	if closed {
+		return errIDClosed
+	}
+	return id.c.with(f)
+}
+
+// Close destroys the ID, when calls that are under way have returned: a connection
+// is ended with a DREQ whose answer nobody waits for, a request that came is
+// rejected, what a listener has in its backlog too. The queue pair is the caller's.
+// A second call does nothing; all other methods return ErrClosed from then on.
 func (id *ID) Close() error {
 	id.mu.Lock()
 	if id.closed {
@@ -95,9 +116,11 @@ func (id *ID) Close() error {
 	id.c.remove(id)
 	for _, e := range left {
 		if e.Type == ConnectRequest {
-			_ = id.c.destroy(e.id) // as in dispatch
+			_ = id.c.destroy(e.id) // as in sweep
 		}
 	}
+	id.number.Lock()
+	defer id.number.Unlock()
 	err := refused("rdma_destroy_id", "", id.c.destroy(id.id))
 	if errors.Is(err, ErrClosed) { // the channel's Close has done it
 		return nil
@@ -131,7 +154,7 @@ func (id *ID) until(ctx context.Context, ready func() bool) error {
 		case ok:
 			return nil
 		case closed:
-			return fmt.Errorf("cm: ID: %w", ErrClosed)
+			return errIDClosed
 		}
 		if err := id.c.wait(ctx, changed); err != nil {
 			return err
@@ -164,6 +187,9 @@ func (id *ID) pick(wanted func(Event) bool) (e Event, ok bool) {
 // come.
 func (id *ID) step(ctx context.Context, want EventType) (Event, error) {
 	e, err := id.await(ctx, func(e Event) bool { return e.Type == want || e.failure() != nil })
+	if errors.Is(err, context.DeadlineExceeded) {
+		return e, fmt.Errorf("cm: no %s until the context's deadline: %w: %s", want, err, eventHints[failureOf[want]])
+	}
 	if err == nil && e.Type != want {
 		err = e.failure()
 	} else if err == nil && e.Status != 0 {
@@ -192,7 +218,7 @@ func (id *ID) Events(ctx context.Context) iter.Seq2[Event, error] {
 
 // command carries out a command that answers nothing.
 func command[T any](id *ID, call, on string, cmd uint32, fill func(*T)) error {
-	return id.c.with(func(s *slab) error {
+	return id.with(func(s *slab) error {
 		fill(request[T](s, cmd, 0))
 		return refused(call, on, id.c.call(s))
 	})
@@ -202,24 +228,40 @@ func command[T any](id *ID, call, on string, cmd uint32, fill func(*T)) error {
 // one. The address may be unspecified (0.0.0.0 or ::), for a listener on all
 // devices.
 func (id *ID) Bind(addr netip.AddrPort) error {
-	if !addr.IsValid() {
-		return errNoAddress(callBind)
+	if err := usable(callBind, addr); err != nil {
+		return err
 	}
 	return command(id, callBind, addr.String(), abi.RDMA_USER_CM_CMD_BIND, func(r *abi.Bind) {
 		r.ID, r.AddrSize = id.id, sockaddr(&r.Addr, addr)
 	})
 }
 
-func errNoAddress(call string) error {
-	return fmt.Errorf("cm: %s: the zero netip.AddrPort is no address; netip.IPv6Unspecified() stands for all", call)
+// usable refuses what the kernel would refuse with EINVAL alone.
+func usable(call string, a netip.AddrPort) error {
+	switch {
+	case !a.IsValid():
+		return fmt.Errorf("cm: %s: the zero netip.AddrPort is no address; netip.IPv6Unspecified() stands for all", call)
+	case a.Addr().Zone() != "" && !isInterface(scopeOf(a.Addr())):
+		return fmt.Errorf("cm: %s %s: no network interface %s in this network namespace (ip link)", call, a, a.Addr().Zone())
+	}
+	return nil
 }
 
 // ResolveAddr finds the device and the neighbour for a destination: ARP or
 // neighbour discovery, if the kernel does not know it. src may be the zero value.
-// The context's deadline is the kernel's too; without one it is DefaultTimeout.
+// The kernel gets nine tenths of the time until the context's deadline, so that its
+// event, which says more, comes first; without a deadline DefaultTimeout.
 func (id *ID) ResolveAddr(ctx context.Context, src, dst netip.AddrPort) error {
-	if !dst.IsValid() {
-		return errNoAddress(callResolveAddr)
+	if err := usable(callResolveAddr, dst); err != nil {
+		return err
+	}
+	if src.IsValid() {
+		if err := usable(callResolveAddr, src); err != nil {
+			return err
+		}
+		if src.Addr().Unmap().Is4() != dst.Addr().Unmap().Is4() { // resolve_prepare_src in cma.c
+			return fmt.Errorf("cm: %s: source %s and destination %s are of two families: both IPv4 or both IPv6", callResolveAddr, src, dst)
+		}
 	}
 	err := command(id, callResolveAddr, dst.String(), abi.RDMA_USER_CM_CMD_RESOLVE_ADDR, func(r *abi.ResolveAddr) {
 		r.ID, r.TimeoutMS = id.id, timeoutMS(ctx)
@@ -246,9 +288,12 @@ func (id *ID) ResolveRoute(ctx context.Context) error {
 }
 
 // Connect sends a request (REQ; of a datagram service SIDR_REQ) and returns what
-// the peer answers (REP; SIDR_REP). The kernel repeats a request 15 times, each
-// 4.3 s or more after the one before (CMA_MAX_CM_RETRIES and
-// CMA_CM_RESPONSE_TIMEOUT in cma.c): a context that ends earlier is of use.
+// the peer answers (REP; SIDR_REP). The kernel repeats a request 15 times
+// (CMA_MAX_CM_RETRIES in cma.c): a context that ends earlier is of use. Before a REQ
+// is repeated it waits for two packet life times and 4.096 s (ib_send_cm_req in cm.c,
+// CMA_CM_RESPONSE_TIMEOUT): on RoCE 6.144 s in Linux 5.15 and 6.1 (a life time of
+// 4.096 µs · 2^18, counted as 1.024 s), 4.608 s in newer ones (2^16); SetACKTimeout
+// changes that. A SIDR_REQ, like REP, is repeated after 4.096 s.
 //
 // A connection is complete only after Establish.
 func (id *ID) Connect(ctx context.Context, p Param) (Param, error) {
@@ -278,7 +323,7 @@ func (id *ID) Establish() error {
 // Listen makes the ID a listener, which keeps up to backlog requests until Request
 // takes them; more are rejected (reason 28). Requests that this program has not
 // read yet the kernel keeps, up to net.rdma_ucm.max_backlog (1024), and drops more
-// without a word: their clients repeat them after 4.3 s.
+// without a word: their clients repeat them, seconds later (Connect says when).
 func (id *ID) Listen(backlog int) error {
 	if backlog < 1 {
 		return fmt.Errorf("cm: backlog %d: 1 or more", backlog)
@@ -329,7 +374,9 @@ func (id *ID) Answer(p Param) error {
 }
 
 // Established waits until the peer has completed a connection (RTU), after
-// Answer. The peer's first packet does not stand for it: mlx5 reports none.
+// Answer. The peer's first packet does not stand for it: mlx5_ib reports that
+// (IB_EVENT_COMM_EST) to the queue pair's owner, and user space would have to pass it
+// on with RDMA_USER_CM_CMD_NOTIFY, which this package does not.
 func (id *ID) Established(ctx context.Context) error {
 	_, err := id.step(ctx, Established)
 	return err
@@ -376,7 +423,7 @@ type Route struct {
 // Route returns what ResolveAddr found, or a request brought.
 func (id *ID) Route() (Route, error) {
 	var r Route
-	err := id.c.with(func(s *slab) error {
+	err := id.with(func(s *slab) error {
 		q := request[abi.Query](s, abi.RDMA_USER_CM_CMD_QUERY, sizeOf[abi.QueryAddrResp]())
 		q.Response, q.ID, q.Option = s.answerAddr(), id.id, abi.RDMA_USER_CM_QUERY_ADDR
 		if err := id.c.call(s); err != nil {
@@ -398,7 +445,7 @@ func (id *ID) Route() (Route, error) {
 // Of a connection the minimal RNR NAK timer is 0 there, which is the longest, 655
 // ms (cm_init_qp_rtr_attr in cm.c).
 func (id *ID) QPAttr(state mlx5.State) (a devx.QPAttr, mask devx.AttrMask, err error) {
-	err = id.c.with(func(s *slab) error {
+	err = id.with(func(s *slab) error {
 		r := request[abi.InitQPAttr](s, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR, sizeOf[attrAnswer]())
 		r.Response, r.ID, r.QPState = s.answerAddr(), id.id, uint32(devx.VerbsState(state))
 		if err := id.c.call(s); err != nil {
@@ -412,7 +459,7 @@ func (id *ID) QPAttr(state mlx5.State) (a devx.QPAttr, mask devx.AttrMask, err e
 
 // setOption sets an option of the level RDMA_OPTION_ID.
 func setOption[T uint8 | int32](id *ID, name uint32, v T) error {
-	return id.c.with(func(s *slab) error {
+	return id.with(func(s *slab) error {
 		r := request[abi.SetOption](s, abi.RDMA_USER_CM_CMD_SET_OPTION, 0)
 		r.OptVal, r.ID, r.Level, r.OptName, r.OptLen = s.answerAddr(), id.id, abi.RDMA_OPTION_ID, name, uint32(sizeOf[T]())
 		*answer[T](s) = v
@@ -426,7 +473,10 @@ func (id *ID) SetTOS(tos uint8) error { return setOption(id, abi.RDMA_OPTION_ID_
 
 // SetACKTimeout sets the queue pair's local ACK time-out, 0 to 31: 4.096 µs · 2^n,
 // and 0 for none at all. Before ResolveRoute; without it the kernel computes one
-// from the path's packet life time.
+// from the path's packet life time. On RoCE n also sets that life time, to
+// 4.096 µs · 2^(n-1) (n above 0; cma_resolve_iboe_route in cma.c), and with it how
+// long the kernel waits until it repeats a REQ (Connect), and how long the queue
+// pair's number stays in time wait after the end (cm_enter_timewait in cm.c).
 func (id *ID) SetACKTimeout(n uint8) error {
 	if n > 31 {
 		return fmt.Errorf("cm: local ACK time-out %d: 0 to 31, for 4.096 µs · 2^n", n)
@@ -444,10 +494,12 @@ func (id *ID) SetAFOnly(on bool) error {
 	return setOption(id, abi.RDMA_OPTION_ID_AFONLY, int32(flag(on)))
 }
 
+// timeoutMS is the time-out that the kernel gets, in ms.
 func timeoutMS(ctx context.Context) uint32 {
 	d := DefaultTimeout
 	if t, ok := ctx.Deadline(); ok {
 		d = time.Until(t)
+		d -= d / 10
 	}
 	return uint32(min(max(d.Milliseconds(), 1), math.MaxInt32))
 }

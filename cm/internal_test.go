@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/cm/abi"
+	"devxlab.example/devx"
 	"devxlab.example/internal/usermem"
 )
 
@@ -57,6 +58,36 @@ func TestSockaddr(t *testing.T) {
 	}
 	if got := addrOf(&abi.Sockaddr{unix.AF_IB}); got.IsValid() {
 		t.Errorf("an address of another family is %s", got)
+	}
+}
+
+// A node GUID that says nothing, or too little, about the device gives an error that
+// says what to do.
+func TestNameOf(t *testing.T) {
+	all := []devx.Info{{Name: "mlx5_0", NodeGUID: "b83f:d203:00d5:2a9e"}, {Name: "mlx5_1", NodeGUID: "0000:0000:0000:0007"}, {Name: "mlx5_2", NodeGUID: "0000:0000:0000:0007"},
+		{Name: "mlx5_3", NodeGUID: "0000:0000:0000:0000"}, {Name: "mlx5_4"}}
+	if name, err := nameOf(all, 0xb83fd20300d52a9e); name != "mlx5_0" || err != nil {
+		t.Errorf("%s, %v", name, err)
+	}
+	for guid, says := range map[uint64]string{0: "node_guid", 7: "mlx5_1 and mlx5_2 have the same node GUID", 8: "another vendor"} {
+		if name, err := nameOf(all, guid); name != "" || err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%#x: %s, %v, want %q", guid, name, err, says)
+		}
+	}
+}
+
+// A device that is gone is opened anew, and the new one stays.
+func TestForget(t *testing.T) {
+	old, next := &devx.Device{}, &devx.Device{}
+	d := &Devices{open: map[uint64]*devx.Device{7: old}}
+	d.forget(7, old)
+	if d.open[7] != nil || len(d.gone) != 1 {
+		t.Errorf("%v, %v", d.open, d.gone)
+	}
+	d.open[7] = next
+	d.forget(7, old) // by another goroutine that was late
+	if d.open[7] != next || len(d.gone) != 1 || d.gone[0] != old {
+		t.Errorf("%v, %v", d.open, d.gone)
 	}
 }
 

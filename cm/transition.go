@@ -157,6 +157,11 @@ func scopeOf(a netip.Addr) uint32 {
 	return uint32(n)
 }
 
+func isInterface(scope uint32) bool {
+	_, err := net.InterfaceByIndex(int(scope))
+	return err == nil
+}
+
 func zoneOf(scope uint32) string {
 	if i, err := net.InterfaceByIndex(int(scope)); err == nil {
 		return i.Name

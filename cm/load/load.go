@@ -2,6 +2,11 @@
 
 // Package load makes many connections and measures how long each step of each
 // takes: as churn, closed loop or open loop, or all of them together, step by step.
+//
+// It sends nothing through the connections, compares no two runs (package bench
+// does that), does not control what else the machine does, and is one process: what
+// it measures has the client's scheduling in it, and no more than MaxWorkers
+// connections are on their way at a time, but for Together.
 package load
 
 import (
@@ -10,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sort"
 	"sync"
 	"time"
 
@@ -21,22 +27,31 @@ import (
 
 // Config says what is done. The zero value of a member with a default takes it.
 type Config struct {
-	Dialer      *cm.Dialer
-	To          netip.AddrPort
-	Connections int
-	Workers     int            // that make connections at the same time
+	Dialer      *cm.Dialer     // makes them
+	To          netip.AddrPort // the server
+	Connections int            // how many, 1 or more; with Together up to MaxTogether
+	Workers     int            // that make connections at the same time, 1 to MaxWorkers; also an open loop has no more under way at once
 	Rate        float64        // a second, open loop: connection i is meant to begin at i/Rate; 0: closed loop, the next begins when the one before has ended
 	Timeout     time.Duration  // of one set-up, and of its end
 	For         time.Duration  // no new connection after this; 0: until all are made
-	Together    bool           // all connections are brought through each step, before any of them to the next (as rdma-core's cmtime does); ignores Rate and For
+	Together    bool           // all connections are brought through each step, before any of them to the next (as rdma-core's cmtime does); Rate and For are 0 then
 	Stale       int            // how often a set-up that was rejected as stale (reason 10) is tried again at once; its time counts from the first request
 	Each        func(Sample)   // gets each set-up; called by one worker at a time; may be nil
 	Progress    func(done int) // called now and then; may be nil
+	Interrupted func(open int) // called once if the context ends while connections are open: they are ended first; may be nil
 }
 
-// DefaultTimeout is longer than one repetition of a request takes (4.3 s) and
-// shorter than three.
+// DefaultTimeout is longer than until a request is repeated for the first time and
+// shorter than for the third: on RoCE the kernel repeats it each 6.144 s (Linux 5.15,
+// 6.1) or 4.608 s (newer; cm.ID.Connect).
 const DefaultTimeout = 10 * time.Second
+
+// The Go runtime ends a program that has 10,000 OS threads (SetMaxThreads in
+// runtime/debug), and a call that blocks in the kernel has one to itself.
+const (
+	MaxWorkers  = 1024 // also how many connections are ended at a time
+	MaxTogether = 8192
+)
 
 // Extra parts of a connection's life, behind the steps of package cm.
 const (
@@ -90,6 +105,7 @@ type Result struct {
 	Parts    [parts]*hdrhistogram.Histogram
 	Phases   map[string]time.Duration // Together only: how long all connections took for each step
 	Late     *hdrhistogram.Histogram  // how much later than meant connections began; nil: closed loop
+	NotBegun int                      // connections that were due (Rate) within For and for which no worker was free
 	Stopped  string                   // why not all were made: "time", "interrupted"; empty: they were
 }
 
@@ -107,6 +123,7 @@ func (r *Result) Merge(o *Result) {
 	r.Done += o.Done
 	r.Failed += o.Failed
 	r.Stale += o.Stale
+	r.NotBegun += o.NotBegun
 	for why, n := range o.Failures {
 		r.Failures[why] += n
 	}
@@ -145,6 +162,7 @@ func record(h *hdrhistogram.Histogram, d time.Duration) {
 func (g *generator) setUp(s Sample) {
 	g.note(func(r *Result) {
 		r.Done++
+		g.open++
 		for _, step := range cm.ClientSteps() {
 			record(r.Parts[step], s.Steps[step])
 		}
@@ -169,6 +187,12 @@ func (c *Config) Check() error {
 		return fmt.Errorf("load: %d connections: 1 or more", c.Connections)
 	case c.Workers < 1:
 		return fmt.Errorf("load: %d workers: 1 or more", c.Workers)
+	case c.Workers > MaxWorkers:
+		return fmt.Errorf("load: %d workers: up to %d, each may block an OS thread", c.Workers, MaxWorkers)
+	case c.Together && c.Connections > MaxTogether:
+		return fmt.Errorf("load: %d connections together: up to %d, each may block an OS thread", c.Connections, MaxTogether)
+	case c.Together && (c.Rate != 0 || c.For != 0):
+		return errors.New("load: connections that are made together have no rate and no time to begin in: leave one or the other")
 	case !(c.Rate >= 0) || c.Timeout < 0 || c.For < 0: // NaN too
 		return errors.New("load: rate and times are 0 or more")
 	case c.Stale < 0:
@@ -191,13 +215,17 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		r.Late = newHistogram()
 	}
 	g := &generator{Config: c, r: r}
+	defer g.watch(ctx)()
 	if c.Together {
 		r.Took = g.together(ctx)
 	} else {
 		g.churn(ctx)
 		r.Took = time.Since(r.Began)
 	}
-	if r.Stopped = g.stopped; ctx.Err() != nil && r.Done+r.Failed < c.Connections {
+	if r.Stopped = g.stopped; r.Stopped == timeIsOver && g.Rate > 0 {
+		r.NotBegun = sort.Search(g.Connections, func(i int) bool { return g.due(i) >= g.For }) - g.next
+	}
+	if ctx.Err() != nil && r.Done+r.Failed < c.Connections {
 		r.Stopped = "interrupted"
 	}
 	return r, nil
@@ -211,6 +239,41 @@ type generator struct {
 	r       *Result
 	next    int
 	stopped string
+	open    int  // connections that were set up and have not ended
+	told    bool // Interrupted was called
+}
+
+const timeIsOver = "time"
+
+// watch calls Interrupted if the context ends. The function that it returns ends
+// that.
+func (g *generator) watch(ctx context.Context) func() {
+	told := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(told)
+		g.interrupted(ctx)
+	})
+	return func() {
+		if !stop() {
+			<-told
+		}
+	}
+}
+
+// interrupted says once how many connections are still to be ended, if the context
+// has ended.
+func (g *generator) interrupted(ctx context.Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if ctx.Err() != nil && g.Interrupted != nil && g.open > 0 && !g.told {
+		g.told = true
+		g.Interrupted(g.open)
+	}
+}
+
+// due returns when a connection of an open loop is meant to begin.
+func (g *generator) due(i int) time.Duration {
+	return time.Duration(min(float64(i)/g.Rate*float64(time.Second), float64(forever)))
 }
 
 // take returns when the next connection is meant to begin, from the beginning on:
@@ -223,10 +286,10 @@ func (g *generator) take(ctx context.Context) (at time.Duration, ok bool) {
 	}
 	now := time.Since(g.r.Began)
 	if at = now; g.Rate > 0 {
-		at = time.Duration(min(float64(g.next)/g.Rate*float64(time.Second), float64(forever)))
+		at = g.due(g.next)
 	}
 	if g.For > 0 && max(at, now) >= g.For {
-		g.stopped = "time"
+		g.stopped = timeIsOver
 		return 0, false
 	}
 	g.next++
@@ -303,12 +366,14 @@ func (g *generator) fail(ctx context.Context, err error) {
 func (g *generator) end(ctx context.Context, c *cm.Conn) {
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.Timeout)
 	defer cancel()
+	g.interrupted(ctx)
 	start := time.Now()
 	err := c.Disconnect(limit)
 	apart := time.Now()
 	derr := c.Destroy()
 	destroyed := time.Since(apart)
 	g.note(func(r *Result) {
+		g.open--
 		if err == nil {
 			record(r.Parts[Disconnect], apart.Sub(start))
 		}

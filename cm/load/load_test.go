@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -227,6 +228,90 @@ func TestFor(t *testing.T) {
 	})
 }
 
+// Connections that were due within For and for which no worker was free are counted.
+func TestNotBegun(t *testing.T) {
+	for _, c := range []struct{ connections, workers, done, notBegun int }{
+		{1000, 1, 3, 7}, // due at 0, 10 … 90; begun at 0, 38, 76
+		{8, 1, 3, 5},    // no more are asked for
+		{1000, 100, 10, 0},
+	} {
+		in(t, func(t *testing.T, l *lab) {
+			r := l.run(load.Config{Connections: c.connections, Workers: c.workers, Rate: 100, For: 100 * time.Millisecond})
+			counts(t, r, c.done, 0)
+			if r.NotBegun != c.notBegun || r.Stopped != "time" {
+				t.Errorf("%d not begun, want %d; %q", r.NotBegun, c.notBegun, r.Stopped)
+			}
+			var b bytes.Buffer
+			says := fmt.Sprintf("; %d were due and not begun", c.notBegun)
+			if err := r.WriteText(&b); err != nil || strings.Contains(b.String(), says) != (c.notBegun > 0) {
+				t.Error(b.String(), err)
+			}
+			j, err := json.Marshal(r)
+			if err != nil || !bytes.Contains(j, fmt.Appendf(nil, `"not_begun":%d,`, c.notBegun)) {
+				t.Errorf("%s, %v", j, err)
+			}
+		})
+	}
+}
+
+// One that never answers costs a step its time, and the others nothing.
+func TestTogetherWithoutAnAnswer(t *testing.T) {
+	in(t, func(t *testing.T, l *lab) {
+		var n atomic.Int32
+		l.k.Fault = func(c ucmfake.Call) ucmfake.Fault {
+			return ucmfake.Fault{Lost: c.Cmd == abi.RDMA_USER_CM_CMD_RESOLVE_ADDR && n.Add(1) == 1}
+		}
+		r := l.run(load.Config{Connections: 10, Workers: 2, Timeout: time.Second, Together: true})
+		counts(t, r, 9, 1)
+		if r.Phases["address"] != time.Second || r.Took != time.Second+route+rep || r.Phases["id"] != 0 {
+			t.Errorf("took %v, %v", r.Took, r.Phases)
+		}
+	})
+}
+
+// An interruption is told once, with how many connections are still open, and only if
+// there are some. Nothing is made or sent after it but what ends them.
+func TestInterrupted(t *testing.T) {
+	for _, c := range []struct {
+		config load.Config
+		after  time.Duration
+		open   []int
+		calls  []uint32 // after the interruption there are none of them
+	}{
+		{load.Config{Connections: 100, Workers: 4}, setUp + time.Millisecond, []int{4}, []uint32{abi.RDMA_USER_CM_CMD_CREATE_ID, abi.RDMA_USER_CM_CMD_CONNECT}},
+		{load.Config{Connections: 100, Workers: 4}, time.Millisecond, nil, []uint32{abi.RDMA_USER_CM_CMD_RESOLVE_ROUTE, abi.RDMA_USER_CM_CMD_DISCONNECT}},
+		{load.Config{Connections: 20, Workers: 4, Together: true}, setUp + time.Millisecond, []int{20}, []uint32{abi.RDMA_USER_CM_CMD_CREATE_ID, abi.RDMA_USER_CM_CMD_CONNECT}},
+		{load.Config{Connections: 20, Workers: 4, Together: true}, address + time.Millisecond, nil, []uint32{abi.RDMA_USER_CM_CMD_CONNECT, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR}},
+	} {
+		in(t, func(t *testing.T, l *lab) {
+			var over atomic.Bool
+			l.k.Fault = func(call ucmfake.Call) ucmfake.Fault {
+				if over.Load() && slices.Contains(c.calls, call.Cmd) {
+					t.Errorf("command %d after the interruption", call.Cmd)
+				}
+				return ucmfake.Fault{}
+			}
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			time.AfterFunc(c.after, func() { over.Store(true); cancel() })
+			var open []int
+			c.config.Dialer, c.config.To = l.d, serverAt
+			c.config.Interrupted = func(n int) { open = append(open, n) }
+			r, err := load.Run(ctx, c.config)
+			if err != nil || !slices.Equal(open, c.open) {
+				t.Errorf("%+v, %v: told of %v, want %v", c.config, err, open, c.open)
+			}
+			synctest.Wait()
+			if a, e := l.accepted.Load(), l.ended.Load(); int(a) != r.Done || int(e) != r.Done {
+				t.Errorf("%d set up; the server accepted %d, was told of the end of %d", r.Done, a, e)
+			}
+			if n := len(l.k.IDs()); n != 1 {
+				t.Errorf("%d IDs, want the listener's", n)
+			}
+		})
+	}
+}
+
 // Failures are counted by step and reason, and leave nothing; the others are done.
 func TestFailures(t *testing.T) {
 	for _, together := range []bool{false, true} {
@@ -293,7 +378,7 @@ func TestBadEnds(t *testing.T) {
 // All together: each step of all before the next of any.
 func TestTogether(t *testing.T) {
 	in(t, func(t *testing.T, l *lab) {
-		r := l.run(load.Config{Connections: 300, Workers: 4, Together: true, Rate: 1, For: time.Nanosecond})
+		r := l.run(load.Config{Connections: 300, Workers: 4, Together: true})
 		counts(t, r, 300, 0)
 		if r.Took != setUp || r.Late != nil || r.Stopped != "" || l.k.Most() != 601 {
 			t.Errorf("took %v, want %v; %q; %d IDs", r.Took, setUp, r.Stopped, l.k.Most())
@@ -333,6 +418,47 @@ func TestInterruption(t *testing.T) {
 					t.Errorf("%d set up; the server accepted %d, was told of the end of %d", r.Done, a, e)
 				}
 			})
+		}
+	}
+}
+
+// Whatever all connections are at, an interruption stops it at the connection that it
+// hits.
+func TestTogetherStops(t *testing.T) {
+	for _, cmd := range []uint32{abi.RDMA_USER_CM_CMD_CREATE_ID, abi.RDMA_USER_CM_CMD_INIT_QP_ATTR} {
+		in(t, func(t *testing.T, l *lab) {
+			ctx, cancel := context.WithCancel(bg)
+			defer cancel()
+			n := 0
+			l.k.Fault = func(c ucmfake.Call) ucmfake.Fault {
+				if c.Cmd == cmd {
+					if n++; n == 5 {
+						cancel()
+					}
+				}
+				return ucmfake.Fault{}
+			}
+			r, err := load.Run(ctx, load.Config{Dialer: l.d, To: serverAt, Connections: 20, Workers: 1, Together: true})
+			if err != nil || r.Done != 0 || r.Failed != 0 || r.Stopped != "interrupted" || n != 5 {
+				t.Errorf("%+v, %v; command %d was written %d times, want 5", r, err, cmd, n)
+			}
+			if ids := l.k.IDs(); len(ids) != 1 || l.qps.Load() != 0 {
+				t.Errorf("IDs %v, %d queue pairs: want the listener's ID", ids, l.qps.Load())
+			}
+		})
+	}
+}
+
+func TestBounds(t *testing.T) {
+	for says, c := range map[string]load.Config{
+		"1025 workers: up to 1024":              {Connections: 1, Workers: 1025},
+		"8193 connections together: up to 8192": {Connections: 8193, Workers: 1, Together: true},
+		"no rate":                               {Connections: 1, Workers: 1, Together: true, Rate: 1},
+		"no time to begin":                      {Connections: 1, Workers: 1, Together: true, For: 1},
+		"":                                      {Connections: 8192, Workers: 1024, Together: true},
+	} {
+		if err := c.Check(); says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%+v: %v, want %q", c, err, says)
 		}
 	}
 }

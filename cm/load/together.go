@@ -13,34 +13,29 @@ import (
 
 // together brings all connections through each step before any of them to the
 // next. A step that ends with an event is begun for all at once, by a goroutine
-// each; the others are done by the workers. It returns how long the set-up of all
-// took.
+// each (the channel bounds the calls among them that block); the others are done by
+// the workers. When the context has ended, steps only undo what there is. It returns
+// how long the set-up of all took.
 func (g *generator) together(ctx context.Context) time.Duration {
-	limit, cancel := context.WithTimeout(ctx, g.Timeout*time.Duration(1+g.Connections/100))
-	defer cancel()
 	dials := make([]*cm.Dialing, g.Connections)
+	for i := range dials {
+		dials[i] = g.Dialer.Begin(g.To)
+	}
 	g.r.Phases = map[string]time.Duration{}
 	phase := func(name string, f func()) {
 		start := time.Now()
 		f()
 		g.r.Phases[name] = time.Since(start)
 	}
-	phase(beginPhase, func() {
-		g.all(g.Workers, func(i int) {
-			d, err := g.Dialer.Begin(g.To)
-			if err != nil {
-				g.fail(ctx, err)
-			} else {
-				dials[i] = d
-			}
-		})
-	})
 	for _, s := range cm.ClientSteps() {
 		workers := g.Workers
-		if s.Waits() {
+		if s.Waits() && ctx.Err() == nil {
 			workers = g.Connections
 		}
 		phase(s.String(), func() {
+			// Of each step: one connection without an answer must not end the others.
+			limit, cancel := context.WithTimeout(ctx, g.Timeout*time.Duration(1+g.Connections/100))
+			defer cancel()
 			g.all(workers, func(i int) {
 				if dials[i] == nil {
 					return
@@ -54,23 +49,23 @@ func (g *generator) together(ctx context.Context) time.Duration {
 	}
 	took := time.Since(g.r.Began)
 	phase(endPhase, func() {
-		g.all(g.Connections, func(i int) {
-			if dials[i] == nil {
-				return
+		for _, d := range dials {
+			if d != nil {
+				c := d.Conn()
+				g.setUp(Sample{Setup: c.Steps.Total(), Steps: c.Steps})
 			}
-			c := dials[i].Conn()
-			g.setUp(Sample{Setup: c.Steps.Total(), Steps: c.Steps})
-			g.end(ctx, c)
+		}
+		g.all(MaxWorkers, func(i int) {
+			if dials[i] != nil {
+				g.end(ctx, dials[i].Conn())
+			}
 		})
 	})
 	return took
 }
 
-// Phases that are no step of package cm: IDs are made, and connections ended.
-const (
-	beginPhase = "id"
-	endPhase   = "end"
-)
+// endPhase is no step of package cm: connections are ended.
+const endPhase = "end"
 
 // all calls f for each connection, from so many goroutines; one is the caller's.
 func (g *generator) all(workers int, f func(i int)) {

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,7 +46,7 @@ type cmServerCmd struct {
 	Listen  string `arg:"" optional:"" help:"ADDRESS, ADDRESS:PORT or :PORT; default: all addresses, port 7471."`
 	Backlog int    `default:"1024" help:"Requests kept that no worker has taken yet; more are rejected."`
 	Workers int    `default:"16" help:"Connections that are brought up at the same time."`
-	Count   int    `help:"End after so many connections have ended." placeholder:"N"`
+	Count   int    `help:"End after so many connections have ended, or have been refused." placeholder:"N"`
 	Reject  bool   `help:"Refuse every request: reason 28."`
 	cmFlags
 }
@@ -54,8 +56,8 @@ func (c *cmServerCmd) Run(e *env) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if c.Workers < 1 || c.Backlog < 1 || c.Count < 0 {
-		return usageError{errors.New("--workers and --backlog are 1 or more, --count is 0 or more")}
+	if c.Workers < 1 || c.Workers > load.MaxWorkers || c.Backlog < 1 || c.Count < 0 {
+		return usageError{fmt.Errorf("--workers is 1 to %d, --backlog is 1 or more, --count is 0 or more", load.MaxWorkers)}
 	}
 	raiseProcs(c.Workers)
 	ch, err := cm.Open()
@@ -65,7 +67,12 @@ func (c *cmServerCmd) Run(e *env) error {
 	defer ch.Close()
 	dev := c.devices()
 	defer dev.Close()
-	l, err := ch.Listen(addr, c.Backlog, dev.Make)
+	return c.run(e, ch, addr, dev.Make)
+}
+
+// run serves on a channel.
+func (c *cmServerCmd) run(e *env, ch *cm.Channel, addr netip.AddrPort, maker cm.Maker) error {
+	l, err := ch.Listen(addr, c.Backlog, maker)
 	if err != nil {
 		return err
 	}
@@ -74,10 +81,14 @@ func (c *cmServerCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(e.out, "listening on %s\n", r.Src)
+	to := e.out
+	if e.asJSON { // whose document has standard output to itself
+		to = e.err
+	}
+	fmt.Fprintf(to, "listening on %s\n", r.Src)
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
-	s := &cmServer{c: c, l: l, cancel: cancel, failures: map[string]int{}}
+	s := &cmServer{c: c, l: l, cancel: cancel, ending: make(chan struct{}, load.MaxWorkers), failures: map[string]int{}}
 	var wg sync.WaitGroup
 	for range c.Workers {
 		wg.Go(func() { s.work(ctx) })
@@ -94,6 +105,7 @@ type cmServer struct {
 	l      *cm.Listener
 	cancel func()
 	open   sync.WaitGroup // connections
+	ending chan struct{}  // has one for each that is being ended: each may block an OS thread
 
 	mu              sync.Mutex
 	accepted, ended int
@@ -104,7 +116,7 @@ type cmServer struct {
 
 // work accepts connections, one after the other.
 func (s *cmServer) work(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		conn, err := s.accept(ctx)
 		var step *cm.StepError
 		switch {
@@ -134,7 +146,7 @@ func (s *cmServer) accept(ctx context.Context) (*cm.Conn, error) {
 	if err := errors.Join(id.Reject(nil), id.Close()); err != nil {
 		return nil, &cm.StepError{Step: cm.StepAccept, Err: err}
 	}
-	s.note(func() { s.rejected++ })
+	s.end(&s.rejected)
 	return nil, nil
 }
 
@@ -146,7 +158,10 @@ func (s *cmServer) note(f func()) {
 
 // serve waits until the peer ends the connection, or this server does.
 func (s *cmServer) serve(ctx context.Context, conn *cm.Conn) {
-	err := conn.Established(ctx)
+	err := conn.ID.Established(ctx)
+	if err != nil {
+		err = errors.Join(&cm.StepError{Step: cm.StepAccept, Err: err}, s.bounded(conn.Destroy))
+	}
 	var e *cm.EventError
 	switch {
 	case err == nil:
@@ -155,7 +170,9 @@ func (s *cmServer) serve(ctx context.Context, conn *cm.Conn) {
 		// The peer completed the connection and ended it at once, and the kernel took DREQ
 		// before RTU (cm_dreq_handler in cm.c). What is left has been destroyed.
 		s.note(func() { s.accepted++ })
-		s.end()
+		s.end(&s.ended)
+		return
+	case errors.Is(err, context.Canceled): // this server ends: that is no failure of the connection's
 		return
 	default:
 		s.note(func() { s.failures[load.Reason(err)]++ })
@@ -167,21 +184,31 @@ func (s *cmServer) serve(ctx context.Context, conn *cm.Conn) {
 			break
 		}
 	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), load.DefaultTimeout)
-	defer cancel()
-	err = errors.Join(conn.Disconnect(limit), conn.Destroy())
+	err = s.bounded(func() error {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), load.DefaultTimeout)
+		defer cancel()
+		return errors.Join(conn.Disconnect(limit), conn.Destroy())
+	})
 	s.note(func() {
 		if err != nil {
 			s.failures["at the end: "+load.Reason(err)]++
 		}
 	})
-	s.end()
+	s.end(&s.ended)
 }
 
-// end counts a connection that has ended, and ends the server after so many.
-func (s *cmServer) end() {
+// bounded ends a connection when not too many others are being ended.
+func (s *cmServer) bounded(end func() error) error {
+	s.ending <- struct{}{}
+	defer func() { <-s.ending }()
+	return end()
+}
+
+// end counts a connection that has ended or was refused, and ends the server after
+// so many.
+func (s *cmServer) end(n *int) {
 	s.note(func() {
-		if s.ended++; s.ended == s.c.Count {
+		if *n++; *n == s.c.Count {
 			s.cancel()
 		}
 	})
@@ -192,8 +219,8 @@ func (s *cmServer) say(e *env) error {
 		return errors.Join(s.fatal, e.json(map[string]any{"accepted": s.accepted, "ended": s.ended, "rejected": s.rejected, "failures": s.failures}))
 	}
 	fmt.Fprintf(e.out, "accepted %d, ended %d, rejected %d\n", s.accepted, s.ended, s.rejected)
-	for why, n := range s.failures {
-		fmt.Fprintf(e.out, "failed %d: %s\n", n, why)
+	for _, why := range slices.Sorted(maps.Keys(s.failures)) {
+		fmt.Fprintf(e.out, "failed %d: %s\n", s.failures[why], why)
 	}
 	return s.fatal
 }
@@ -202,9 +229,9 @@ func (s *cmServer) say(e *env) error {
 type cmPeer struct {
 	To         string        `arg:"" help:"The server: ADDRESS or ADDRESS:PORT; default port 7471."`
 	Source     string        `help:"Own address; default: the kernel chooses." placeholder:"ADDRESS"`
-	Timeout    time.Duration `default:"10s" help:"For one set-up, and for its end. The kernel repeats a request after 4.3 s."`
+	Timeout    time.Duration `default:"10s" help:"For one set-up, and for its end. The kernel repeats a request after 6.1 s (Linux 5.15, 6.1) or 4.6 s (newer)."`
 	TOS        *uint8        `name:"tos" help:"Type of service, 0 to 255." placeholder:"N"`
-	ACKTimeout *uint8        `name:"ack-timeout" help:"Local ACK time-out, 4.096 µs · 2^N, 0 to 31; default: from the path." placeholder:"N"`
+	ACKTimeout *uint8        `name:"ack-timeout" help:"Local ACK time-out, 4.096 µs · 2^N, 0 to 31; default: from the path. On RoCE also when a request is repeated, and how long a number stays in time wait." placeholder:"N"`
 	Retry      uint8         `default:"7" help:"Retries without an acknowledgement, 0 to 7."`
 	RNRRetry   uint8         `name:"rnr-retry" default:"7" help:"Retries after RNR NAKs, 0 to 7; 7: for ever."`
 	Private    string        `help:"Private data of the request, up to 56 bytes." placeholder:"TEXT"`
@@ -264,7 +291,7 @@ func (c *cmPeer) open(d *cm.Dialer) (done func(), err error) {
 
 type cmClientCmd struct {
 	cmPeer
-	Hold time.Duration `help:"Keep the connection so long before it is ended." placeholder:"TIME"`
+	Hold time.Duration `help:"Keep the connection so long before it is ended, or until the peer ends it." placeholder:"TIME"`
 }
 
 func (c *cmClientCmd) Run(e *env) error {
@@ -277,6 +304,11 @@ func (c *cmClientCmd) Run(e *env) error {
 		return err
 	}
 	defer done()
+	return c.run(e, d, to)
+}
+
+// run makes the connection.
+func (c *cmClientCmd) run(e *env, d *cm.Dialer, to netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
 	conn, err := d.Dial(ctx, to)
@@ -291,12 +323,7 @@ func (c *cmClientCmd) Run(e *env) error {
 		fmt.Fprintf(e.out, "connected %s to %s: queue pair %#x to %#x\n", r.Src, r.Dst, conn.QP.Number(), conn.Peer.QPN)
 	}
 	if c.Hold > 0 {
-		hold, cancel := context.WithTimeout(e.ctx, c.Hold)
-		ev, herr := conn.ID.Event(hold)
-		cancel()
-		if herr == nil {
-			fmt.Fprintf(e.err, "devxlab cm client: %s\n", ev.Type)
-		}
+		c.hold(e, conn.ID)
 	}
 	limit, cancel2 := context.WithTimeout(context.WithoutCancel(e.ctx), c.Timeout)
 	defer cancel2()
@@ -309,6 +336,22 @@ func (c *cmClientCmd) Run(e *env) error {
 		return err
 	}
 	return c.say(e, conn, apart)
+}
+
+// hold waits until the connection has ended, or its time is over, and says what
+// happens meanwhile.
+func (c *cmClientCmd) hold(e *env, id *cm.ID) {
+	ctx, cancel := context.WithTimeout(e.ctx, c.Hold)
+	defer cancel()
+	for ev, err := range id.Events(ctx) {
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(e.err, "devxlab cm client: %s\n", ev.Type)
+		if ev.Type == cm.Disconnected || ev.Type == cm.DeviceRemoval {
+			return
+		}
+	}
 }
 
 func (c *cmClientCmd) say(e *env, conn *cm.Conn, apart time.Duration) error {
@@ -329,10 +372,10 @@ func (c *cmClientCmd) say(e *env, conn *cm.Conn, apart time.Duration) error {
 type cmBenchCmd struct {
 	cmPeer
 	Connections int           `short:"n" default:"1000" help:"How many."`
-	Workers     int           `short:"w" default:"8" help:"That make connections at the same time."`
-	Rate        float64       `help:"Begin so many a second, whether earlier ones have ended or not (open loop; latency counts from the intended start); default: each worker begins the next when one has ended." placeholder:"N"`
+	Workers     int           `short:"w" default:"8" help:"That make connections at the same time, up to 1024."`
+	Rate        float64       `help:"Begin so many a second, whether earlier ones have ended or not (open loop; latency counts from the intended start), but at most --workers are under way at once; default: each worker begins the next when one has ended." placeholder:"N"`
 	For         time.Duration `help:"Begin no new connection after this time." placeholder:"TIME"`
-	Together    bool          `help:"Bring all connections through each step before any to the next, as rdma-core's cmtime does."`
+	Together    bool          `help:"Bring all connections through each step before any to the next, as rdma-core's cmtime does; up to 8192, without --rate and --for."`
 }
 
 func (c *cmBenchCmd) Run(e *env) error {
@@ -340,7 +383,7 @@ func (c *cmBenchCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	o := load.Config{Dialer: d, To: to, Connections: c.Connections, Workers: c.Workers, Rate: c.Rate, Timeout: c.Timeout, For: c.For, Together: c.Together}
+	o := load.Config{To: to, Connections: c.Connections, Workers: c.Workers, Rate: c.Rate, Timeout: c.Timeout, For: c.For, Together: c.Together}
 	if err := o.Check(); err != nil {
 		return usageError{err}
 	}
@@ -350,11 +393,20 @@ func (c *cmBenchCmd) Run(e *env) error {
 	}
 	defer done()
 	raiseProcs(c.Workers)
-	if err := warm(e.ctx, c.Timeout, d, to); err != nil {
+	return c.run(e, d, o)
+}
+
+// run makes the connections.
+func (c *cmBenchCmd) run(e *env, d *cm.Dialer, o load.Config) error {
+	if err := warm(e.ctx, c.Timeout, d, o.To); err != nil {
 		return err
 	}
 	if isTerminal(e.err) {
 		o.Progress = func(n int) { fmt.Fprintf(e.err, "\r%d", n) }
+	}
+	o.Dialer = d
+	o.Interrupted = func(open int) {
+		fmt.Fprintf(e.err, "devxlab cm bench: interrupted; %d connections are ended first: each waits up to %v for the peer's answer (DREP)\n", open, c.Timeout)
 	}
 	r, err := load.Run(e.ctx, o)
 	if o.Progress != nil {

@@ -60,7 +60,6 @@ type Kernel struct {
 
 	mu    sync.Mutex
 	ids   map[uint32]*id
-	last  uint32
 	port  uint16
 	calls []Call
 	seen  int // most IDs there were at a time
@@ -283,8 +282,10 @@ func answer(addr uint64, room int, v any) error {
 }
 
 func (k *Kernel) newID(f *File) *id {
-	k.last++
-	i := &id{k: k, num: k.last, file: f}
+	i := &id{k: k, num: 1, file: f}
+	for k.ids[i.num] != nil { // the lowest free one, as xa_alloc gives out
+		i.num++
+	}
 	k.ids[i.num] = i
 	k.seen = max(k.seen, len(k.ids))
 	return i
