@@ -189,7 +189,7 @@ type c3Run struct {
 // check makes one connection, which also opens the device, and looks whether it is on
 // the device that was named.
 func (c *c3Run) check(ctx context.Context) error {
-	limit, cancel := context.WithTimeout(ctx, c3Timeout)
+	limit, cancel := context.WithTimeout(ctx, churn.DefaultTimeout)
 	defer cancel()
 	conn, err := c.dialer.Dial(limit, c.to)
 	if err != nil {
