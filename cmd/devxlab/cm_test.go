@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -203,17 +204,18 @@ func TestCMServerInterrupted(t *testing.T) {
 		}
 		synctest.Wait()
 		cancel()
+		var closing sync.WaitGroup
 		for _, c := range conns {
-			go func() {
+			closing.Go(func() {
 				limit, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
-				_ = c.Close(limit)
-			}()
+				_ = c.Close(limit) // of the third, nobody may answer
+			})
 		}
 		if err := <-ended; err != nil || out.String() != "listening on 192.0.2.2:7471\naccepted 2, ended 2, rejected 0\n" {
 			t.Errorf("%q, %v", out, err)
 		}
-		synctest.Wait()
+		closing.Wait()
 	})
 	var out bytes.Buffer
 	s := &cmServer{failures: map[string]int{}}
