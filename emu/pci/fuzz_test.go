@@ -21,12 +21,13 @@ func small(t testing.TB) *driver {
 // again resets the function and boots it.
 func (d *driver) again(t testing.TB) {
 	d.t = t
+	d.settle() // the last command has answered but not left
 	d.m.renew()
 	d.f.Reset()
 	d.events, d.ci, d.next = false, 0, pagesAt
 	clear(d.pages)
 	d.boot()
-	d.settle() // the last one has answered but not left
+	d.settle() // so has the last one here
 }
 
 // known are the delivery statuses that there are.

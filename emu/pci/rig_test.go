@@ -29,6 +29,8 @@ func newMemory(bytes int) *memory {
 
 // renew clears what was written with WriteDMA.
 func (m *memory) renew() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for p := range m.written {
 		clear(m.b[p<<logPage : (p+1)<<logPage])
 	}
