@@ -71,7 +71,7 @@ lab-faults: gocheck
 	@DEVXLAB_REQUIRE=lab,faults $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
 
 lab-wire: gocheck
-	@DEVXLAB_REQUIRE=lab-full,long-wire,rxe,tshark $(GO) test -count=1 -timeout 60m -run '^TestLab(Traffic|Two|Mixed|LossyManagers|WireFaults|LossyWire|RXE)' -v ./lab
+	@DEVXLAB_REQUIRE=lab-full,long-wire,rxe,tshark $(GO) test -count=1 -timeout 60m -run '^TestLab(Connections|Setups|Traffic|Two|Mixed|LossyManagers|WireFaults|LossyWire|RXE)' -v ./lab
 
 lab-trace: gocheck
 	@DEVXLAB_REQUIRE=lab,lab-full,trace $(GO) test -count=1 -timeout 60m -run '^TestLabTrace' -v ./lab

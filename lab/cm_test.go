@@ -39,6 +39,7 @@ func TestLabCmtime(t *testing.T) {
 // Set-ups through DevX, and idle and congested ones: bench c3, on a small scale. The third card's traffic and
 // the requests share the way to the second one.
 func TestLabSetups(t *testing.T) {
+	require.Long(t, "long-wire", "make lab-wire") // the wire is made busy 21 times
 	o := trafficOptions(t)
 	var out bytes.Buffer
 	o.SMP, o.Append, o.Devices, o.Stdout, o.Stderr = 2, "tsc=reliable", 3, &out, &out

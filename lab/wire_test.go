@@ -232,6 +232,7 @@ func TestLabMixed(t *testing.T) {
 // tshark's filters: how often each message was sent again, how often it came twice,
 // and how many there are.
 func TestLabLossyManagers(t *testing.T) {
+	require.Long(t, "long-wire", "make lab-wire")
 	o := trafficOptions(t)
 	var out, said bytes.Buffer
 	o.Devices, o.Tap, o.Stdout, o.Stderr = 2, filepath.Join(t.TempDir(), "tap.pcapng"), &out, &said
