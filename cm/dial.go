@@ -325,10 +325,13 @@ func (c *Channel) Listen(addr netip.AddrPort, backlog int, make Maker) (*Listene
 // *StepError is a connection that failed: the listener goes on.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	c, err := l.Answer(ctx)
+	if err == nil {
+		err = c.Established(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return c, c.Established(ctx)
+	return c, nil
 }
 
 // Answer is Accept without its last step: the peer has been answered, and what
@@ -346,7 +349,10 @@ func (l *Listener) Answer(ctx context.Context) (*Conn, error) {
 	b.step(StepAccept, func() error {
 		return id.Answer(Param{QPN: b.QP.Number(), Responder: peer.Responder, Initiator: peer.Initiator, RNRRetry: peer.RNRRetry, FlowControl: peer.FlowControl})
 	})
-	return b.Conn, b.undo()
+	if err := b.undo(); err != nil {
+		return nil, err
+	}
+	return b.Conn, nil
 }
 
 // Established waits for the peer's RTU, after Listener.Answer. If it fails, nothing

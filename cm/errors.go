@@ -125,7 +125,7 @@ var eventHints = map[EventType]string{
 	AddrError:     "the address is not resolved: no route, or no answer to ARP or neighbour discovery (ip route get, ip neigh)",
 	RouteError:    "no path there: on InfiniBand the subnet manager answers; on RoCE the network device is not up",
 	ConnectError:  "the connection could not be completed",
-	Unreachable:   "nobody answers: is the port the right one, does the peer's machine answer to ping, does UDP port 4791 get through (devxlab capture)?",
+	Unreachable:   "nobody answers: is the port the right one, does the peer's machine answer to ping, does UDP port 4791 get through? devxlab cm causes UNREACHABLE has the whole list",
 	Disconnected:  "the peer disconnected",
 	DeviceRemoval: "the RDMA device was removed: close everything that uses it",
 }

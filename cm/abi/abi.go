@@ -177,8 +177,8 @@ type GetEvent struct {
 	Response uint64 `c:"response"`
 }
 
-// EventResp is struct rdma_ucm_event_resp, whose union is as long as UDParam:
-// Conn reads the other member.
+// EventResp is struct rdma_ucm_event_resp. Its union is as long as UDParam; of a
+// connection it is a ConnParam.
 type EventResp struct {
 	UID      uint64  `c:"uid"`
 	ID       uint32  `c:"id"`

@@ -211,7 +211,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		c.Timeout = DefaultTimeout
 	}
 	r := newResult()
-	if c.Rate > 0 && !c.Together {
+	if c.Rate > 0 {
 		r.Late = newHistogram()
 	}
 	g := &generator{Config: c, r: r}
