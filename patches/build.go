@@ -141,30 +141,42 @@ func copies(t *Tree, work string, changed map[string][]byte) error {
 	return nil
 }
 
-// copySource copies what a directory is compiled from.
-func copySource(from, to string) error {
+// copyTree copies the regular files of a tree for which choose returns a name in the
+// new one, and the file that is read for it.
+func copyTree(from, to string, choose func(path, rel string) (source, name string)) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		rel, err := filepath.Rel(from, path)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, rel), 0o777)
+		case !d.Type().IsRegular():
+			return nil // of modules, build and source lead out of it
+		}
+		source, name := choose(path, rel)
+		if name == "" {
+			return nil
+		}
+		b, err := os.ReadFile(source)
 		if err != nil {
 			return err
 		}
-		name := d.Name()
-		switch {
-		case d.IsDir():
-			return os.MkdirAll(filepath.Join(to, rel), 0o777)
-		case strings.HasSuffix(name, ".mod.c"):
-			return nil
-		case name == "Makefile" || name == "Kbuild" || filepath.Ext(name) == ".c" || filepath.Ext(name) == ".h":
-			b, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(filepath.Join(to, rel), b, 0o666)
+		return os.WriteFile(filepath.Join(to, name), b, 0o666)
+	})
+}
+
+// copySource copies what a directory is compiled from.
+func copySource(from, to string) error {
+	return copyTree(from, to, func(path, rel string) (string, string) {
+		name, ext := filepath.Base(rel), filepath.Ext(rel)
+		if strings.HasSuffix(name, ".mod.c") || name != "Makefile" && name != "Kbuild" && ext != ".c" && ext != ".h" {
+			return "", ""
 		}
-		return nil
+		return path, rel
 	})
 }
 
@@ -207,36 +219,15 @@ func replace(from, to string, made []string) error {
 	for _, m := range made {
 		own[filepath.Base(m)] = m
 	}
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			return os.MkdirAll(filepath.Join(to, rel), 0o777)
-		}
-		if !d.Type().IsRegular() {
-			return nil // build and source lead out of it
-		}
-		name, _, compressed := strings.Cut(d.Name(), ".ko.")
+	return copyTree(from, to, func(path, rel string) (string, string) {
+		name, _, compressed := strings.Cut(filepath.Base(rel), ".ko.")
 		if compressed {
 			name += ".ko"
-			if own[name] != "" {
-				rel = filepath.Join(filepath.Dir(rel), name)
-			}
-		} else {
-			name = d.Name()
 		}
-		if mine := own[name]; mine != "" {
-			path = mine
+		mine := own[name]
+		if mine == "" {
+			return path, rel
 		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(to, rel), b, 0o666)
+		return mine, filepath.Join(filepath.Dir(rel), name)
 	})
 }
