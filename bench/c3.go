@@ -122,9 +122,9 @@ func runC3(ctx context.Context, r *Run) (err error) {
 	}
 	setProcs(r.c3Workers() + 2)
 	r.Setups = &Setups{Workers: r.c3Workers()}
-	kinds := []*c3Kind{newC3Kind("idle", nil)}
+	kinds := []*c3Kind{{name: "idle", counted: map[string]int64{}}}
 	if len(r.Options.Congest) > 0 {
-		kinds = append(kinds, newC3Kind("congested", r.Options.Congest))
+		kinds = append(kinds, &c3Kind{name: "congested", congest: r.Options.Congest, counted: map[string]int64{}})
 	}
 	if err := c.calibrate(ctx, kinds); err != nil {
 		return err
@@ -164,12 +164,6 @@ type c3Kind struct {
 	all     *churn.Result // all blocks together
 	samples []churn.Sample
 	counted map[string]int64
-	note    SetupCondition
-}
-
-func newC3Kind(name string, congest []string) *c3Kind {
-	return &c3Kind{name: name, congest: congest, counted: map[string]int64{},
-		note: SetupCondition{Name: name, Failures: map[string]int{}, Ends: map[string]int{}}}
 }
 
 func c3Names(kinds []*c3Kind) (names []string) {
@@ -312,10 +306,10 @@ func (c *c3Run) conclude(k *c3Kind) {
 			c.Series = append(c.Series, Series{Name: name, What: churn.PartName(i) + ", " + k.name, GOMAXPROCS: c.c3Workers() + 2, Ops: 1, Log: name, Histogram: h, Summary: SummarizeHistogram(h)})
 		}
 	}
-	n := &k.note
-	n.Done, n.Failed, n.Stale, n.Rate, n.Failures, n.Ends, n.Counters = k.all.Done, k.all.Failed, k.all.Stale, k.all.Rate(), k.all.Failures, k.all.Ends, k.counted
-	n.Tail = tailOf(k.samples)
-	c.Setups.Conditions = append(c.Setups.Conditions, *n)
+	c.Setups.Conditions = append(c.Setups.Conditions, SetupCondition{
+		Name: k.name, Done: k.all.Done, Failed: k.all.Failed, Stale: k.all.Stale, Rate: k.all.Rate(), Failures: k.all.Failures, Ends: k.all.Ends,
+		Counters: k.counted, Tail: tailOf(k.samples),
+	})
 }
 
 // c3Series is the name of a part's series.
