@@ -19,7 +19,6 @@ import (
 
 	"devxlab.example/cm"
 	"devxlab.example/cm/load"
-	"devxlab.example/devx"
 )
 
 // cmPort is the default: that of rdma-core's own example programs.
@@ -39,7 +38,7 @@ type cmFlags struct {
 }
 
 func (f cmFlags) devices() *cm.Devices {
-	return &cm.Devices{DevX: f.DevX, Config: devx.QPConfig{}}
+	return &cm.Devices{DevX: f.DevX}
 }
 
 type cmServerCmd struct {
