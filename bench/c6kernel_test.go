@@ -28,17 +28,22 @@ func stubBed(t *testing.T, modify func([]byte) unix.Errno, batches func(cmd, out
 			t.Error(err)
 		}
 	})
-	b := &bed{d: d}
-	b.c.init = mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), Access: mlx5.Set(mlx5.RemoteWrite)}
-	b.c.rtr = mlx5.INIT2RTR{
-		MTU: mlx5.Set(mlx5.MTU1024), RemoteQPN: mlx5.Set(0), NextRcvPSN: mlx5.Set(0), LogRRAMax: mlx5.Set(0), MinRNRNak: mlx5.Set(12),
-		Path: mlx5.Path{RGID: [16]byte{0xfe, 0x80, 15: 9}, RMAC: [6]byte{2, 3, 4, 5, 6, 7}, SrcAddrIndex: mlx5.Set(0)},
-	}
-	b.c.rts = mlx5.RTR2RTS{AckTimeout: mlx5.Set(14), RetryCount: mlx5.Set(7), RNRRetry: mlx5.Set(7), NextSendPSN: mlx5.Set(0), LogSRAMax: mlx5.Set(0)}
+	b := &bed{d: d, c: stubCycle()}
 	if err := b.grow(t.Context(), c6Group, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// stubCycle is a cycle that needs no device to look at.
+func stubCycle() (c cycle) {
+	c.init = mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), Access: mlx5.Set(mlx5.RemoteWrite)}
+	c.rtr = mlx5.INIT2RTR{
+		MTU: mlx5.Set(mlx5.MTU1024), RemoteQPN: mlx5.Set(0), NextRcvPSN: mlx5.Set(0), LogRRAMax: mlx5.Set(0), MinRNRNak: mlx5.Set(12),
+		Path: mlx5.Path{RGID: [16]byte{0xfe, 0x80, 15: 9}, RMAC: [6]byte{2, 3, 4, 5, 6, 7}, SrcAddrIndex: mlx5.Set(0)},
+	}
+	c.rts = mlx5.RTR2RTS{AckTimeout: mlx5.Set(14), RetryCount: mlx5.Set(7), RNRRetry: mlx5.Set(7), NextSendPSN: mlx5.Set(0), LogSRAMax: mlx5.Set(0)}
+	return c
 }
 
 // Each way does the same transitions, and the kernel's by calls of 32.
