@@ -149,7 +149,7 @@ func TestStormBed(t *testing.T) {
 	if err := s.refused(t.Context(), ready(), number); err == nil || !strings.Contains(err.Error(), "a second connection for QP 0x100001 was let in") {
 		t.Errorf("%v", err)
 	}
-	if s.number() == s.number() {
+	if a, b := s.number(), s.number(); a == b {
 		t.Error("a number twice")
 	}
 	if err := errors.Join(s.close(), ch.Close()); err != nil {
