@@ -104,9 +104,13 @@ func Patched(parts []string) (Experiment, error) {
 type patched struct {
 	*Run
 	root string // where the parameters are
+
+	follow []*contender   // ways whose commands are followed through the kernel, after all that is timed
+	undo   []func() error // what ends their devices, and sets parameters back
 }
 
-func (p *patched) all(ctx context.Context, parts []string) error {
+func (p *patched) all(ctx context.Context, parts []string) (err error) {
+	defer func() { err = errors.Join(err, p.end()) }()
 	p.PatchedBoot = &PatchedBoot{Batch: p.modifyBatch}
 	for _, x := range patchParams {
 		if p.has(x.module, x.name) {
@@ -124,7 +128,16 @@ func (p *patched) all(ctx context.Context, parts []string) error {
 			return fmt.Errorf("part %s: %w", part.name, err)
 		}
 	}
-	return nil
+	return p.costs(ctx)
+}
+
+// end undoes, last first, and forgets it.
+func (p *patched) end() (err error) {
+	for _, f := range slices.Backward(p.undo) {
+		err = errors.Join(err, f())
+	}
+	p.undo, p.follow = nil, nil
+	return err
 }
 
 func (p *patched) param(module, name string) string {
@@ -159,25 +172,22 @@ func (p *patched) rtsWays() (ways []string, set func(how string) error) {
 }
 
 // rts measures RTR→RTS by verbs.
-func (p *patched) rts(ctx context.Context) (err error) {
+func (p *patched) rts(ctx context.Context) error {
 	bd, err := p.newVerbsBed(p.Device)
 	if err != nil || bd == nil {
 		return errors.Join(err, p.noVerbs(bd))
 	}
-	defer closed(&err, bd.d)
+	ways, set := p.rtsWays()
+	p.undo = append(p.undo, bd.d.Close, func() error { return set(howOff) })
 	if err := bd.grow(ctx, c6Group, nil); err != nil {
 		return err
 	}
-	ways, set := p.rtsWays()
-	defer func() { err = errors.Join(err, set(howOff)) }()
 	var turns []*contender
 	for _, how := range ways {
 		turns = append(turns, rtsContender(bd, how, func() error { return set(how) }))
 	}
-	if err := p.inTurn(ctx, p.repeats(patchedRounds), turns...); err != nil {
-		return err
-	}
-	return p.costs(ctx, PatchedRTS, turns)
+	p.follow = append(p.follow, turns...)
+	return errors.Join(p.inTurn(ctx, p.repeats(patchedRounds), turns...), set(howOff))
 }
 
 // noVerbs is an error where there is no bed.
@@ -235,66 +245,66 @@ func rtsContender(bd *bed, how string, set func() error) *contender {
 }
 
 // batch measures the ways of c6.
-func (p *patched) batch(ctx context.Context) (err error) {
+func (p *patched) batch(ctx context.Context) error {
 	bd, err := p.newBed(p.Device, c6Group)
 	if err != nil {
 		return err
 	}
-	defer closed(&err, bd.d)
+	p.undo = append(p.undo, bd.d.Close)
 	ways, end, err := p.c6Ways(bd, 1)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, end()) }()
+	p.undo = append(p.undo, end)
 	for _, w := range ways {
 		w.Name = PatchedBatch + "/" + w.Name
-	}
-	if err := p.inTurn(ctx, p.repeats(patchedRounds), ways...); err != nil {
-		return err
-	}
-	// Commands of the one ioctl have no caller that waits for each of them: there is nothing to follow.
-	return p.costs(ctx, PatchedBatch, slices.DeleteFunc(ways, func(w *contender) bool { return w.Name == PatchedBatch+"/"+wayKernel }))
-}
-
-// costs follows RTR2RTS_QP of each way through the kernel, after what was timed: to
-// be watched costs each command something. The median of each part becomes a series of
-// one sample.
-func (p *patched) costs(ctx context.Context, part string, ways []*contender) error {
-	if !p.Options.KernelCost {
-		return nil
-	}
-	for _, w := range ways {
-		if err := p.cost(ctx, part, w); err != nil {
-			return err
+		// Commands of the one ioctl have no caller that waits for each of them: there is nothing to follow.
+		if w.Name != PatchedBatch+"/"+wayKernel {
+			p.follow = append(p.follow, w)
 		}
 	}
-	return nil
+	return p.inTurn(ctx, p.repeats(patchedRounds), ways...)
 }
 
-func (p *patched) cost(ctx context.Context, part string, w *contender) (err error) {
+// costs follows RTR2RTS_QP of each way through the kernel, after all that was timed: to
+// be watched costs each command something. The median of each part becomes a series of
+// one sample: what is compared are boots.
+func (p *patched) costs(ctx context.Context) (err error) {
+	if !p.Options.KernelCost || p.follow == nil {
+		return nil
+	}
 	t, err := ebpf.Attach(ebpf.Options{Filter: ebpf.Filter{Processes: []int{os.Getpid()}, Device: p.Device, Op: mlx5.OpRTR2RTS}})
 	if err != nil {
 		return err
 	}
 	defer closed(&err, t)
-	for range p.repeats(patchedCost) {
-		if _, err := w.sample(ctx); err != nil {
+	last := new(ebpf.Snapshot)
+	for _, w := range p.follow {
+		for range p.repeats(patchedCost) {
+			if _, err := w.sample(ctx); err != nil {
+				return err
+			}
+		}
+		s, err := t.Snapshot()
+		if err != nil {
 			return err
 		}
+		k := kernelCost(s.Since(last), t.Coverage())
+		last = s
+		p.PatchedBoot.NotVisible = k.NotVisible
+		p.cost(w, k)
 	}
-	s, err := t.Snapshot()
-	if err != nil {
-		return err
-	}
-	k := kernelCost(s, t.Coverage())
-	p.PatchedBoot.NotVisible = k.NotVisible
+	return nil
+}
+
+// cost makes series of the parts of a way's commands.
+func (p *patched) cost(w *contender, k *KernelCost) {
 	for _, c := range k.Commands {
 		if c.Op != mlx5.OpRTR2RTS.String() {
 			continue
 		}
 		for _, name := range ebpf.Parts() {
 			if x, ok := c.Parts[name.String()]; ok {
-				// One sample: what is compared are boots.
 				p.Series = append(p.Series, Series{
 					Name: costName(w.Name, name.String()), What: "median of one RTR2RTS_QP, watched: " + name.String(), Ops: int(x.N),
 					Samples: Samples{float64(x.P50)}, Summary: Summarize([]float64{float64(x.P50)}),
@@ -302,7 +312,6 @@ func (p *patched) cost(ctx context.Context, part string, w *contender) (err erro
 			}
 		}
 	}
-	return nil
 }
 
 // costName is the name of the series of a part of the commands of another series.

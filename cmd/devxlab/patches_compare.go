@@ -38,7 +38,7 @@ type patchesCompareCmd struct {
 	KernelCost bool          `default:"true" negatable:"" help:"Also follow RTR2RTS_QP through the kernel, after what is timed."`
 	Built      string        `default:"results/compare-modules" help:"Directory that keeps what is built: a later run takes it from there." placeholder:"DIR"`
 	Out        string        `default:"results" help:"Directory for the results; each run gets one of its own below it." placeholder:"DIR"`
-	Write      string        `help:"Also put the section of this kernel into a document of all kernels." placeholder:"FILE"`
+	Write      string        `help:"Also put the section of this kernel into a document of all kernels, unless the run is interrupted." placeholder:"FILE"`
 }
 
 const patchesCompareHelp = `Each round boots the stock kernel, one with each patch alone and one with all of them, in another order each time, in the lab.
@@ -338,7 +338,7 @@ func (c *patchesCompareCmd) again() string {
 // finish prints and writes what the comparison says.
 func (x *comparison) finish(r *bench.Result) error {
 	report, err := benchReport(x.dir, []*bench.Result{r})
-	if x.cmd.Write != "" {
+	if x.cmd.Write != "" && !r.Interrupted {
 		err = errors.Join(err, writeDoc(x.cmd.Write, r))
 	}
 	if x.e.asJSON {
