@@ -21,7 +21,7 @@ type StaleStorm struct {
 	Refused  []time.Duration `json:"refused_ns"` // when each was, sorted
 	Innocent time.Duration   `json:"innocent_ns"`
 	REJ      int64           `json:"rej"`     // sent
-	DREQ     int64           `json:"dreq"`    // sent
+	DREQ     int64           `json:"dreq"`    // received: one that is not answered counts as sent only after its last repetition
 	Retries  int64           `json:"retries"` // requests that were sent again
 }
 
@@ -165,7 +165,7 @@ func (p *patched) storm(ctx context.Context, s *stormBed, how string) error {
 	slices.Sort(took[1:])
 	p.PatchedBoot.Storms = append(p.PatchedBoot.Storms, StaleStorm{
 		How: how, Innocent: took[0], Refused: took[1:],
-		REJ: grew("cm_tx_msgs/rej"), DREQ: grew("cm_tx_msgs/dreq"), Retries: grew("cm_tx_retries/req"),
+		REJ: grew("cm_tx_msgs/rej"), DREQ: grew("cm_rx_msgs/dreq"), Retries: grew("cm_tx_retries/req"),
 	})
 	return nil
 }

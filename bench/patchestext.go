@@ -105,7 +105,7 @@ func patchStormTable(r *Result) patchTable {
 	t := patchTable{
 		title: "A storm of stale connections (C3, patch 0002)",
 		about: fmt.Sprintf("%d connections at once for the queue pair of a live one, and one for another queue pair. Every conflict was refused. Messages are those of one storm, of both ends.", stormRequests),
-		align: "llrrrrrr", head: []string{"kernel", "limit", "middle conflict refused after", "last one", "the innocent one is there after", "REJ sent", "DREQ sent", "REQ repeated"},
+		align: "llrrrrrr", head: []string{"kernel", "limit", "middle conflict refused after", "last one", "the innocent one is there after", "REJ sent", "DREQ received", "REQ repeated"},
 	}
 	for _, s := range r.Patches.Storms {
 		limit := s.How
@@ -209,7 +209,7 @@ var offWords = map[string]string{
 func patchCostTable(r *Result) patchTable {
 	t := patchTable{
 		title: "What the kernel spends on RTR2RTS_QP", align: "ll",
-		about: "Medians of boots, each the median of a boot, while it was watched, which costs each command something; docs/ebpf.md says what the parts are. A command of the one ioctl has no caller that waits for it, and is not followed.",
+		about: "Medians of boots, each the median of a boot, of those that were watched, which costs each command something; docs/ebpf.md says what the parts are. A command of the one ioctl has no caller that waits for it, and is not followed.",
 		head:  []string{"kernel", "way"},
 	}
 	for _, p := range ebpf.Parts() {
