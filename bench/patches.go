@@ -78,7 +78,8 @@ var patchOf = map[string]int{PatchedRTS: 1, PatchedStale: 2, PatchedBatch: 3, Pa
 
 // PatchVariants returns the kernels of a comparison: stock, each patch alone, all. With
 // parts, those that are about them only. A patch alone is measured where it can make
-// a difference; stock and all everywhere.
+// a difference; stock and all everywhere. Stock alone is returned where no patch is about
+// them.
 func PatchVariants(names []string, number func(name string) int, parts []string) []PatchVariant {
 	if len(parts) == 0 {
 		parts = PatchedParts()
@@ -97,6 +98,9 @@ func PatchVariants(names []string, number func(name string) int, parts []string)
 			used = append(used, n)
 			out = append(out, PatchVariant{Name: fmt.Sprintf("%04d", number(n)), Patches: []string{n}, Parts: of})
 		}
+	}
+	if used == nil {
+		return out
 	}
 	return append(out, PatchVariant{Name: PatchAll, Patches: used, Parts: parts})
 }

@@ -124,6 +124,9 @@ func TestPatchVariants(t *testing.T) {
 	if got := all[len(all)-1].Patches; !slices.Equal(got, []string{"0002-b.patch"}) { // 6.1 has no 0004, and c3 is about 0002 only
 		t.Errorf("all together: %v", got)
 	}
+	if got := PatchVariants(patchNames[:3], patchNumber, []string{"outbox"}); len(got) != 1 || got[0].Name != PatchStock {
+		t.Errorf("nothing is about it: %v", got)
+	}
 }
 
 // Ten rounds are twenty boots with a patch, and ten against the stock kernel.
@@ -326,4 +329,38 @@ func TestComparePatchesJSON(t *testing.T) {
 	if len(got.Patches.Boots) != 12 || got.Patches.Boots[0]["Result"] != nil || got.Patches.Boots[3]["variant"] != "0003" {
 		t.Errorf("%v", got.Patches.Boots)
 	}
+}
+
+// A round of real boots, as a lab has recorded them: Linux 5.15.178, TCG, on a machine
+// that was busy with other things. It shows that what guests write is understood; one round
+// decides nothing.
+func TestComparePatchesRecorded(t *testing.T) {
+	how := PatchRounds{Rounds: 1, Variants: PatchVariants(patchNames, patchNumber, nil), Tree: "5.15.178", Latency: 100 * time.Microsecond, QEMU: "11.1.3", SMP: 1}
+	var boots []PatchBoot
+	for _, v := range how.Variants {
+		r, err := Load(filepath.Join("testdata/boots", "01-"+v.Name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		boots = append(boots, PatchBoot{Round: 1, Variant: v.Name, Took: r.Took, Result: r})
+	}
+	r := ComparePatches(how, boots)
+	for _, v := range r.Verdicts {
+		if v.Answer != NotDecidable {
+			t.Errorf("one round decides: %+v", v)
+		}
+	}
+	if len(r.Verdicts) != 3 || r.Provenance.Place != PlaceLab || !strings.HasPrefix(r.Provenance.Kernel, "5.15.") {
+		t.Errorf("%d verdicts, %+v", len(r.Verdicts), r.Provenance)
+	}
+	for _, s := range r.Patches.Storms {
+		if s.REJ != stormRequests || s.How == howOff && s.Retries != 0 || s.How == howOn && s.Retries < stormRequests-1 {
+			t.Errorf("%+v", s)
+		}
+	}
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "patches-recorded.txt", b.String())
 }

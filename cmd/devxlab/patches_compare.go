@@ -131,6 +131,9 @@ func (c *patchesCompareCmd) prepare(e *env) (*comparison, error) {
 	x.how = bench.PatchRounds{Rounds: c.Rounds, Tree: x.tree.Full, Latency: c.Latency, SMP: c.SMP, Variants: bench.PatchVariants(names, func(name string) int {
 		return x.all[slices.Index(names, name)].Number()
 	}, x.parts)}
+	if len(x.how.Variants) == 1 {
+		return nil, usageError{fmt.Errorf("--only %s: no patch for %s is about that", strings.Join(c.Only, ","), x.tree.Version)}
+	}
 	return x, nil
 }
 

@@ -64,6 +64,8 @@ func TestPatchesCompareArguments(t *testing.T) {
 	try("Module.symvers", exitFailed, dir) // found, and not built
 	write("Module.symvers", "")
 	try("modules of kernel 0001: 0001-", exitFailed, dir) // does not apply
+	write("Makefile", "VERSION = 6\nPATCHLEVEL = 1\nSUBLEVEL = 192\n")
+	try("--only outbox: no patch for 6.1 is about that", exitUsage, "--only", "outbox", dir)
 	write("Makefile", "VERSION = 5\nPATCHLEVEL = 10\nSUBLEVEL = 1\n")
 	try("no patches for this version", exitFailed, dir)
 	for _, d := range []string{out, filepath.Join(built, "lib")} {
