@@ -71,8 +71,8 @@ func madeBoot(round int, v PatchVariant, e patchEffect) PatchBoot {
 }
 
 // made is a comparison of made-up kernels.
-func made(rounds int, e patchEffect, change func(b *PatchBoot)) *Result {
-	how := PatchRounds{Rounds: rounds, Variants: PatchVariants(patchNames, patchNumber, nil), Tree: "5.15.178", Latency: 100 * time.Microsecond, QEMU: "11.1.3", SMP: 1}
+func made(rounds int, e patchEffect, change func(b *PatchBoot), parts ...string) *Result {
+	how := PatchRounds{Rounds: rounds, Variants: PatchVariants(patchNames, patchNumber, parts), Tree: "5.15.178", Latency: 100 * time.Microsecond, QEMU: "11.1.3", SMP: 1}
 	var boots []PatchBoot
 	for round := 1; round <= rounds; round++ {
 		for _, v := range how.Variants {
@@ -230,7 +230,7 @@ func TestPatchVerdicts(t *testing.T) {
 		{"the ioctl is faster", 20, nil, "C6", NotDecidable, "a card decides"},
 		{"the ioctl is slower", 20, with("c6/kernel", 100.0), "C6", NotDecidable, "worse"},
 	} {
-		v := verdictOf(made(c.rounds, c.e, nil), c.claim)
+		v := verdictOf(made(c.rounds, c.e, nil, strings.ToLower(c.claim)), c.claim)
 		if v.Answer != c.want || !strings.Contains(v.Why, c.part) || v.Where == "" {
 			t.Errorf("%s: %s: %+v", c.name, c.claim, v)
 		}
@@ -282,7 +282,7 @@ func TestComparePatchesText(t *testing.T) {
 // The document has a section for each kernel, and one run changes one of them.
 func TestPatchesDoc(t *testing.T) {
 	of := func(kernel string) *Result {
-		r := made(20, slower, nil)
+		r := made(20, slower, nil, PatchedStale)
 		r.Provenance.Kernel = kernel
 		return r
 	}
