@@ -104,7 +104,7 @@ func patchRTSRatios(r *Result) patchTable {
 func patchStormTable(r *Result) patchTable {
 	t := patchTable{
 		title: "A storm of stale connections (C3, patch 0002)",
-		about: fmt.Sprintf("%d connections at once for the queue pair of a live one, and one for another queue pair. Every conflict was refused. Messages are those of one storm, of both ends.", stormRequests),
+		about: fmt.Sprintf("%d connections at once for the queue pair of a live one, and one for another queue pair. Every conflict was refused. Messages are those of both ends while a storm lasts; DREQs also repeat, for connections of earlier storms too.", stormRequests),
 		align: "llrrrrrr", head: []string{"kernel", "limit", "middle conflict refused after", "last one", "the innocent one is there after", "REJ sent", "DREQ received", "REQ repeated"},
 	}
 	for _, s := range r.Patches.Storms {

@@ -81,7 +81,7 @@ func TestLabPatchesCompare(t *testing.T) {
 		}
 	}
 	for _, s := range r.Patches.Storms {
-		if limited := s.How == "on"; limited && s.Retries < 2 || !limited && s.Retries != 0 {
+		if limited := s.How == "on"; limited && s.Retries < 1 || !limited && s.Retries != 0 {
 			t.Errorf("storm: %+v", s)
 		}
 	}
