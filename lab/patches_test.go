@@ -19,7 +19,8 @@ import (
 )
 
 // patchedLab returns options for a guest with patched modules, which the user has
-// made (patches/README.md): there is no patched kernel anywhere to fetch.
+// made (patches/README.md): there is no patched kernel anywhere to fetch. Words of
+// $DEVXLAB_PATCHED_APPEND are added to its command line: slub_debug=FZP.
 func patchedLab(t *testing.T, feature, image string) Options {
 	t.Helper()
 	kernel, modules := os.Getenv("DEVXLAB_PATCHED_KERNEL"), os.Getenv("DEVXLAB_PATCHED_MODULES")
@@ -29,7 +30,7 @@ func patchedLab(t *testing.T, feature, image string) Options {
 	}
 	require.Have(t, "patched", err)
 	o := guestOf(realLabOf(t, feature, image))
-	o.Kernel, o.Modules = kernel, modules
+	o.Kernel, o.Modules, o.Append = kernel, modules, os.Getenv("DEVXLAB_PATCHED_APPEND")
 	return o
 }
 
@@ -95,7 +96,7 @@ func TestLabPatchedDeferredRTS(t *testing.T) {
 // refused, and another peer gets its connection; with the limit, those that are
 // not answered have to ask again.
 func TestLabPatchedStaleConnections(t *testing.T) {
-	const requests = 4
+	const requests = 3
 	for _, limited := range []bool{false, true} {
 		o := patchedLab(t, "lab-full", ImageFull)
 		script, err := filepath.Abs("testdata/stale.py")
@@ -105,7 +106,7 @@ func TestLabPatchedStaleConnections(t *testing.T) {
 		if o.Put = append(o.Put, Copy{From: script, To: "/srv/stale.py"}); limited {
 			o.Params["ib_cm"] = "limit_stale_conn=1"
 		}
-		got := storm(t, o, "4")
+		got := storm(t, o, fmt.Sprint(requests))
 		if got.Refused != requests || got.Accepted != 1 || got.Other != "ESTABLISHED" || got.REJ != requests {
 			t.Errorf("limited %v: %+v", limited, got)
 		}
@@ -324,7 +325,7 @@ func pyverbs(t *testing.T, o Options) map[string]string {
 	}
 	passed := c.Count(TestPassed)
 	t.Logf("kernel %s, parameters %v: %d passed, %d skipped, %d failed", c.Kernel, o.Params, passed, c.Count(TestSkipped), c.Count(TestFailed))
-	if passed < 50 { // of 72 at least those
+	if passed < 50 { // 60 of 68 on 5.15 and 6.1
 		t.Errorf("only %d have passed", passed)
 	}
 	return all
