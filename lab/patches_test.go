@@ -128,7 +128,11 @@ func TestLabSeeded(t *testing.T) {
 		t.Fatal(seeds, err)
 	}
 	for _, seed := range append([]string{""}, seeds...) {
-		t.Run(strings.TrimSuffix(filepath.Base(seed), ".diff"), func(t *testing.T) {
+		name := "none"
+		if seed != "" {
+			name = strings.TrimSuffix(filepath.Base(seed), ".diff")
+		}
+		t.Run(name, func(t *testing.T) {
 			o := o
 			o.Kernel, o.Modules = seeded(t, o.Devxlab, seed)
 			var out, wrong bytes.Buffer
