@@ -104,7 +104,8 @@ func TestLabPatchedStaleConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		if o.Put = append(o.Put, Copy{From: script, To: "/srv/stale.py"}); limited {
-			o.Params["ib_cm"] = "limit_stale_conn=1"
+			// A window in which all of them come, however slow the machine is, and that ends before one comes again.
+			o.Params["ib_cm"] = "limit_stale_conn=1 stale_conn_window_ms=2000"
 		}
 		got := storm(t, o, fmt.Sprint(requests))
 		if got.Refused != requests || got.Accepted != 1 || got.Other != "ESTABLISHED" || got.REJ != requests {
