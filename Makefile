@@ -96,7 +96,7 @@ patches-build: gocheck
 
 BUILT ?=
 patches-test: gocheck
-	@dir="$(BUILT)"; if [ -z "$$dir" ]; then dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(GO) run ./cmd/devxlab patches build --packaged --out "$$dir" || exit 1; fi; \
+	@dir="$(abspath $(BUILT))"; if [ -z "$$dir" ]; then dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(GO) run ./cmd/devxlab patches build --packaged --out "$$dir" || exit 1; fi; \
 	$(GO) run ./cmd/devxlab lab fetch --image full && \
 	DEVXLAB_REQUIRE=lab,lab-full,patched DEVXLAB_PATCHED_KERNEL="$$dir/vmlinux" DEVXLAB_PATCHED_MODULES="$$dir" DEVXLAB_STOCK_MODULES="$$dir/stock" \
 	$(GO) test -count=1 -timeout 30m -run '^TestLabPatched' -v ./lab
