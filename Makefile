@@ -17,9 +17,13 @@
 # make conformance  runs rdma-core's own tests on it and writes docs/conformance.md
 # make patches-check LINUX=DIR   do the kernel patches apply to this source? Changes nothing
 # make patches-build LINUX=DIR   builds the modules that they change into OUT
+#              (results/modules); KBUILD=DIR: the headers package of a packaged kernel.
+#              Without LINUX: from Debian's packages, and with the kernel they fit
+# make patches-test   builds them so, boots that kernel with them and runs their tests
+#              in it; BUILT=DIR: what patches-build has built already
+# make patches-seeded   does the test of the first patch find faults that are put into it?
 # make patches-compare LINUX=DIR   boots the stock kernel and one with each patch and all,
 #              in turn in the lab, and compares them (KERNEL=, MODULES=, KBUILD=, ROUNDS=)
-#              (results/modules); KBUILD=DIR: the headers package of a packaged kernel
 # make lint    gofmt, vet, staticcheck, govulncheck
 # make race    the tests under the race detector, and with a collector that runs
 #              all the time (needs a C compiler)
@@ -39,7 +43,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-test lab-faults lab-wire lab-trace lab-matrix conformance patches-check patches-build patches-compare lint race fuzz cross bpf generate module gocheck
+.PHONY: bench test lab lab-test lab-faults lab-wire lab-trace lab-matrix conformance patches-check patches-build patches-test patches-seeded patches-compare lint race fuzz cross bpf generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -70,7 +74,7 @@ lab-test: gocheck
 	@DEVXLAB_REQUIRE=lab,lab-full $(GO) test -count=1 -timeout 40m -run '^TestLab' -v ./lab
 
 lab-faults: gocheck
-	@DEVXLAB_REQUIRE=lab,faults $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
+	@DEVXLAB_REQUIRE=lab,faults,long-faults $(GO) test -count=1 -timeout 40m -run '^TestLabFault' -v ./lab
 
 lab-wire: gocheck
 	@DEVXLAB_REQUIRE=lab-full,long-wire,rxe,tshark $(GO) test -count=1 -timeout 60m -run '^TestLab(Connections|Setups|Traffic|Two|Mixed|LossyManagers|WireFaults|LossyWire|RXE)' -v ./lab
@@ -90,8 +94,17 @@ patches-check: gocheck
 
 OUT ?= results/modules
 patches-build: gocheck
-	@test -n "$(LINUX)" || { echo "usage: make patches-build LINUX=DIR [KBUILD=DIR] [OUT=DIR]"; exit 2; }
-	@$(GO) run ./cmd/devxlab patches build --out "$(OUT)" $(if $(KBUILD),--kbuild "$(KBUILD)") "$(LINUX)"
+	@$(GO) run ./cmd/devxlab patches build --out "$(OUT)" $(if $(KBUILD),--kbuild "$(KBUILD)") $(if $(LINUX),"$(LINUX)",--packaged)
+
+BUILT ?=
+patches-test: gocheck
+	@dir="$(abspath $(BUILT))"; if [ -z "$$dir" ]; then dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(GO) run ./cmd/devxlab patches build --packaged --out "$$dir" || exit 1; fi; \
+	$(GO) run ./cmd/devxlab lab fetch --image full && \
+	DEVXLAB_REQUIRE=lab,lab-full,patched DEVXLAB_PATCHED_KERNEL="$$dir/vmlinux" DEVXLAB_PATCHED_MODULES="$$dir" DEVXLAB_STOCK_MODULES="$$dir/stock" \
+	$(GO) test -count=1 -timeout 30m -run '^TestLabPatched' -v ./lab
+
+patches-seeded: gocheck
+	@DEVXLAB_REQUIRE=lab,seeded $(GO) test -count=1 -timeout 60m -run '^TestLabSeeded' -v ./lab
 
 ROUNDS ?= 20
 patches-compare: gocheck

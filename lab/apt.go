@@ -27,6 +27,9 @@ var ErrNoMirror = errors.New("no Debian mirror in this machine's apt configurati
 // archive where apt has not yet read its Release file.
 var suites = []string{"bullseye", "bookworm", "trixie", "forky", "sid", "oldoldstable", "oldstable", "stable", "testing", "unstable", "experimental"}
 
+// archives are the labels of Debian's archives.
+var archives = []string{"Debian", "Debian-Security", "Debian Backports"}
+
 // stanza is a paragraph of a Debian control file: single-line fields only.
 type stanza map[string]string
 
@@ -53,31 +56,49 @@ func stanzas(b []byte) []stanza {
 	return all
 }
 
-// siteOf finds the Debian archive in what "apt-get indextargets" printed.
-func siteOf(indextargets []byte) (string, bool) {
+// source is one suite of an archive, as a line of a sources.list names it.
+type source struct{ site, suite string }
+
+// sourcesOf finds the suites of Debian's own archives, with those of security
+// updates, in what "apt-get indextargets" printed.
+func sourcesOf(indextargets []byte) (all []source) {
 	for _, s := range stanzas(indextargets) {
-		if s["Created-By"] != "Packages" || s["Label"] != "Debian" || s["Origin"] != "Debian" || s["Component"] != "main" {
+		if s["Created-By"] != "Packages" || !slices.Contains(archives, s["Label"]) || s["Origin"] != "Debian" || s["Component"] != "main" {
 			continue
 		}
-		if site, ok := checkSite(s["Repo-URI"]); ok {
-			return site, true
-		}
+		all = addSource(all, s["Repo-URI"], s["Release"])
 	}
-	return "", false
+	return all
 }
 
 var inRelease = regexp.MustCompile(`^'([^']+/)dists/([^/']+)/InRelease' `)
 
-// siteOfUpdate does the same with the output of "apt-get update --print-uris",
+// sourcesOfUpdate does the same with the output of "apt-get update --print-uris",
 // which also has the sources that apt has not read yet.
-func siteOfUpdate(uris []byte) (string, bool) {
+func sourcesOfUpdate(uris []byte) (all []source) {
 	for line := range strings.Lines(string(uris)) {
-		m := inRelease.FindStringSubmatch(line)
-		if m == nil || !slices.Contains(suites, m[2]) {
-			continue
+		if m := inRelease.FindStringSubmatch(line); m != nil {
+			all = addSource(all, m[1], m[2])
 		}
-		if site, ok := checkSite(m[1]); ok {
-			return site, true
+	}
+	return all
+}
+
+// addSource adds a suite of Debian that is not there yet.
+func addSource(all []source, site, suite string) []source {
+	name, _, _ := strings.Cut(suite, "-") // bookworm-security
+	site, ok := checkSite(site)
+	if s := (source{site, suite}); ok && slices.Contains(suites, name) && !slices.Contains(all, s) {
+		return append(all, s)
+	}
+	return all
+}
+
+// mainSite returns the site of Debian's main archive.
+func mainSite(all []source) (string, bool) {
+	for _, s := range all {
+		if !strings.HasSuffix(s.suite, "-security") {
+			return s.site, true
 		}
 	}
 	return "", false
@@ -96,27 +117,28 @@ func checkSite(s string) (string, bool) {
 	return "", false
 }
 
-// findSite asks apt for the mirror that this machine uses.
-func findSite(ctx context.Context) (string, error) {
+// findSources asks apt for the suites of Debian that this machine uses.
+func findSources(ctx context.Context) ([]source, error) {
 	for _, p := range []string{"apt-get", "apt-cache", "dpkg", "dpkg-deb"} {
 		if _, err := exec.LookPath(p); err != nil {
-			return "", fmt.Errorf("%w: %s is not installed", ErrNoMirror, p)
+			return nil, fmt.Errorf("%w: %s is not installed", ErrNoMirror, p)
 		}
 	}
 	out, err := command(ctx, "apt-get", "indextargets")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if site, ok := siteOf(out); ok {
-		return site, nil
+	all := sourcesOf(out)
+	if _, ok := mainSite(all); ok {
+		return all, nil
 	}
 	if out, err = command(ctx, "apt-get", "update", "--print-uris"); err != nil {
-		return "", err
+		return nil, err
 	}
-	if site, ok := siteOfUpdate(out); ok {
-		return site, nil
+	if all = sourcesOfUpdate(out); len(all) > 0 {
+		return all, nil
 	}
-	return "", fmt.Errorf(`%w: "apt-get indextargets" shows none with the label Debian`, ErrNoMirror)
+	return nil, fmt.Errorf(`%w: "apt-get indextargets" shows none with the label Debian`, ErrNoMirror)
 }
 
 // archive is a set of suites of a mirror, with a package index of its own below
@@ -127,7 +149,11 @@ type archive struct {
 }
 
 // openArchive reads the index of the suites.
-func openArchive(ctx context.Context, cache, site, arch string, names ...string) (*archive, error) {
+func openArchive(ctx context.Context, cache, arch string, from []source) (*archive, error) {
+	var names []string
+	for _, s := range from {
+		names = append(names, s.suite)
+	}
 	a := &archive{dir: filepath.Join(cache, "apt", arch+"-"+strings.Join(names, "+")), suites: names}
 	for _, d := range []string{"lists/partial", "cache/archives/partial", "empty"} {
 		if err := os.MkdirAll(filepath.Join(a.dir, d), 0o755); err != nil {
@@ -139,8 +165,8 @@ func openArchive(ctx context.Context, cache, site, arch string, names ...string)
 		by = " signed-by=" + keyring
 	}
 	var list strings.Builder
-	for _, n := range names {
-		fmt.Fprintf(&list, "deb [arch=%s%s] %s %s main\n", arch, by, site, n)
+	for _, s := range from {
+		fmt.Fprintf(&list, "deb [arch=%s%s] %s %s main\n", arch, by, s.site, s.suite)
 	}
 	conf := fmt.Sprintf(`Dir::State "%[1]s";
 Dir::State::lists "%[1]s/lists";

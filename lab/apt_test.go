@@ -4,6 +4,7 @@ package lab
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,38 +18,43 @@ func recorded(t *testing.T, name string) []byte {
 	return b
 }
 
-// Recorded on Debian 12, hosts replaced: the main archive is found, not the one
-// with security updates, nor another vendor's.
-func TestSite(t *testing.T) {
-	const want = "http://mirror.example/debian/"
+// Recorded on Debian 12, hosts replaced: its suites are found, those of security
+// updates too, but not another vendor's; the main archive is none of the former.
+func TestSources(t *testing.T) {
+	const main, security = "http://mirror.example/debian/", "http://mirror.example/debian-security/"
+	want := []source{{main, "bookworm"}, {main, "bookworm-updates"}, {security, "bookworm-security"}} // in the targets without the empty one
 	targets := string(recorded(t, "indextargets.txt"))
-	if site, ok := siteOf([]byte(targets)); !ok || site != want {
-		t.Errorf("indextargets: %q, %v", site, ok)
+	if all := sourcesOf([]byte(targets)); !slices.Equal(all, []source{want[0], want[2]}) {
+		t.Errorf("indextargets: %q", all)
 	}
-	if site, ok := siteOfUpdate(recorded(t, "print-uris.txt")); !ok || site != want {
-		t.Errorf("print-uris: %q, %v", site, ok)
+	if all := sourcesOfUpdate(recorded(t, "print-uris.txt")); !slices.Equal(all, want) {
+		t.Errorf("print-uris: %q", all)
+	}
+	if site, ok := mainSite([]source{want[2], want[0]}); !ok || site != main {
+		t.Errorf("main archive: %q, %v", site, ok)
+	}
+	if site, ok := mainSite(want[2:]); ok {
+		t.Errorf("main archive of security updates alone: %q", site)
 	}
 	for name, bad := range map[string]string{
 		"none":           "",
 		"other vendor":   strings.ReplaceAll(targets, "Origin: Debian", "Origin: Example"),
-		"security only":  strings.ReplaceAll(targets, "Label: Debian\n", "Label: Debian-Security\n"),
-		"a CD":           strings.ReplaceAll(targets, "Repo-URI: http://mirror.example/", "Repo-URI: cdrom://x/"),
-		"two words":      strings.ReplaceAll(targets, "Repo-URI: http://mirror.example/debian/", "Repo-URI: http://mirror.example/ evil main"),
+		"CDs":            strings.ReplaceAll(targets, "Repo-URI: http://mirror.example/", "Repo-URI: cdrom://x/"),
+		"two words":      strings.ReplaceAll(strings.ReplaceAll(targets, "/debian/\n", "/ evil main\n"), "/debian-security/\n", "/ evil main\n"),
 		"no colon":       "Repo-URI",
 		"other":          "\x00\xff: \n\n : x\n",
 		"not a Packages": strings.ReplaceAll(targets, "Created-By: Packages", "Created-By: Sources"),
 	} {
-		if site, ok := siteOf([]byte(bad)); ok {
-			t.Errorf("%s: %q", name, site)
+		if all := sourcesOf([]byte(bad)); len(all) > 0 {
+			t.Errorf("%s: %q", name, all)
 		}
 	}
 	for name, bad := range map[string]string{
-		"security": "'http://mirror.example/debian-security/dists/bookworm-security/InRelease' x 0 \n",
-		"Ubuntu":   "'http://mirror.example/ubuntu/dists/noble/InRelease' x 0 \n",
-		"a CD":     "'cdrom:[x]/dists/bookworm/InRelease' x 0 \n",
+		"Ubuntu": "'http://mirror.example/ubuntu/dists/noble/InRelease' x 0 \n",
+		"a CD":   "'cdrom:[x]/dists/bookworm/InRelease' x 0 \n",
 	} {
-		if site, ok := siteOfUpdate([]byte(bad)); ok {
-			t.Errorf("%s: %q", name, site)
+		if all := sourcesOfUpdate([]byte(bad)); len(all) > 0 {
+			t.Errorf("%s: %q", name, all)
 		}
 	}
 }

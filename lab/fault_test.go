@@ -200,6 +200,13 @@ func allFaults(t *testing.T) {
 	require.Long(t, "faults", "make lab-faults")
 }
 
+// longFaults skips those that take longest: the driver's own time-out of 60 s, and
+// each kernel.
+func longFaults(t *testing.T) {
+	t.Helper()
+	require.Long(t, "long-faults", "make lab-faults")
+}
+
 // quick makes the driver wait 1 s and look at the device's health 5 times a second
 // (Linux 5.16 and later).
 const quick = "--command-timeout 1s --health-poll 200ms"
@@ -282,7 +289,7 @@ func TestLabFaultKilled(t *testing.T) {
 
 // TestLabFaultMinute is the driver's own patience, 60 s and 5 more.
 func TestLabFaultMinute(t *testing.T) {
-	allFaults(t)
+	longFaults(t)
 	s := stepLate
 	s.script = "LIMIT=90\nfault silent:op=RTR2RTS_QP,user,for=70s\n" + s.script[strings.Index(s.script, "\n")+1:] + "\nsleep 4"
 	faultRun(t, realLab(t), "", []step{s})
@@ -309,7 +316,7 @@ func TestLabFaultCommandEQ(t *testing.T) {
 // TestLabFaultKernels is a command that is answered late, health and FLR on each
 // kernel. Before Linux 5.16 none can be told to wait less.
 func TestLabFaultKernels(t *testing.T) {
-	allFaults(t)
+	longFaults(t)
 	for _, kernel := range KernelNames() {
 		t.Run(kernel, func(t *testing.T) {
 			o := realLab(t)

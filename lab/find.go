@@ -60,18 +60,30 @@ type Kernel struct {
 type finder struct {
 	cache    string
 	progress io.Writer
-	refresh  bool // look for newer versions of what is in the cache
-	offline  bool // take nothing from a mirror
-	site     string
+	refresh  bool     // look for newer versions of what is in the cache
+	offline  bool     // take nothing from a mirror
+	sources  []source // of this machine's apt
 	archives map[string]*archive
 }
 
-// archive returns suites of the mirror; their index is read once.
+// archive returns suites of the mirror, by default those that this machine's apt
+// itself uses; their index is read once.
 func (f *finder) archive(ctx context.Context, arch string, suites ...string) (*archive, error) {
-	if f.site == "" {
+	if f.sources == nil {
 		var err error
-		if f.site, err = findSite(ctx); err != nil {
+		if f.sources, err = findSources(ctx); err != nil {
 			return nil, err
+		}
+	}
+	from := f.sources
+	if len(suites) > 0 {
+		site, ok := mainSite(f.sources)
+		if !ok {
+			return nil, fmt.Errorf("%w: only one of security updates", ErrNoMirror)
+		}
+		from = nil
+		for _, s := range suites {
+			from = append(from, source{site, s})
 		}
 	}
 	if arch == "" { // the host's
@@ -81,12 +93,15 @@ func (f *finder) archive(ctx context.Context, arch string, suites ...string) (*a
 		}
 		arch = strings.TrimSpace(string(out))
 	}
-	key := arch + " " + strings.Join(suites, " ")
+	key := fmt.Sprint(arch, from)
 	if a := f.archives[key]; a != nil {
 		return a, nil
 	}
+	if len(suites) == 0 {
+		suites = []string{"this machine's apt"}
+	}
 	fmt.Fprintf(f.progress, "devxlab: reading the package index of %s\n", strings.Join(suites, ", "))
-	a, err := openArchive(ctx, f.cache, f.site, arch, suites...)
+	a, err := openArchive(ctx, f.cache, arch, from)
 	if err != nil {
 		return nil, err
 	}
@@ -276,18 +291,23 @@ func (f *finder) kernel(ctx context.Context, image, modules string) (*Kernel, er
 	if image == "" {
 		return nil, fmt.Errorf("%w: modules %s without their kernel: name it (--kernel, $DEVXLAB_KERNEL)", ErrMissing, modules)
 	}
-	if from, ok := named[image]; ok {
+	from, ok := named[image]
+	bring := func(ctx context.Context, dir string) (string, error) { return f.bringKernel(ctx, dir, from) }
+	if !ok && packagedRelease.MatchString(image) && !exists(image) {
+		ok, bring = true, func(ctx context.Context, dir string) (string, error) { return f.bringRelease(ctx, dir, image) }
+	}
+	if ok {
 		if modules != "" {
 			return nil, fmt.Errorf("kernel %s comes with its modules: leave out --modules and $DEVXLAB_MODULES", image)
 		}
-		dir, err := f.cached(ctx, "kernel/"+image, func(ctx context.Context, dir string) (string, error) { return f.bringKernel(ctx, dir, from) })
+		dir, err := f.cached(ctx, "kernel/"+image, bring)
 		if err != nil {
 			return nil, fmt.Errorf("%w: no kernel %s: %w\ninstall linux-image-amd64, or set DEVXLAB_KERNEL and DEVXLAB_MODULES to a kernel and its lib/modules/RELEASE", ErrMissing, image, err)
 		}
 		return brought(dir)
 	}
 	if !exists(image) {
-		return nil, fmt.Errorf("%w: kernel %q is neither a file nor one of %s", ErrMissing, image, strings.Join(KernelNames(), ", "))
+		return nil, fmt.Errorf("%w: kernel %q is neither a file nor one of %s, nor a release of Debian's such as 6.1.0-57-%s", ErrMissing, image, strings.Join(KernelNames(), ", "), guestArch)
 	}
 	return f.fromFile(image, modules)
 }
@@ -442,10 +462,16 @@ func brought(dir string) (*Kernel, error) {
 // splits it.
 var kernelPart = regexp.MustCompile(`^linux-(image|binary|modules|base)-\d`)
 
-// parts returns the packages of the kernel that a suite's linux-image-amd64
-// stands for, and its version.
-func parts(ctx context.Context, a *archive) (names []string, version string, err error) {
-	todo := []string{"linux-image-" + guestArch}
+// packagedRelease is what uname -r says of a kernel of Debian's.
+var packagedRelease = regexp.MustCompile(`^[1-9][0-9]*\.[0-9]+[0-9a-z.+~-]*-` + guestArch + `$`)
+
+// parts returns the packages of the kernel that a package stands for, such as
+// linux-image-amd64, and its version.
+func parts(ctx context.Context, a *archive, first string) (names []string, version string, err error) {
+	todo := []string{first}
+	if kernelPart.MatchString(first) {
+		names = todo
+	}
 	for len(todo) > 0 {
 		s, err := a.show(ctx, todo[0])
 		if err != nil {
@@ -463,7 +489,7 @@ func parts(ctx context.Context, a *archive) (names []string, version string, err
 		}
 	}
 	if len(names) == 0 {
-		return nil, "", fmt.Errorf("linux-image-%s of %s names no kernel", guestArch, strings.Join(a.suites, ", "))
+		return nil, "", fmt.Errorf("%s of %s names no kernel", first, strings.Join(a.suites, ", "))
 	}
 	return names, version, nil
 }
@@ -482,7 +508,7 @@ func (f *finder) bringKernel(ctx context.Context, dir string, suites []string) (
 		if err == nil {
 			var names []string
 			var v string
-			if names, v, err = parts(ctx, a); err == nil && (best == nil || newer(ctx, v, highest)) {
+			if names, v, err = parts(ctx, a, "linux-image-"+guestArch); err == nil && (best == nil || newer(ctx, v, highest)) {
 				best, packages, highest = a, names, v
 			}
 		}
@@ -494,13 +520,33 @@ func (f *finder) bringKernel(ctx context.Context, dir string, suites []string) (
 	if best == nil {
 		return "", errs
 	}
+	return f.installKernel(ctx, dir, best, highest, packages)
+}
+
+// bringRelease brings the kernel with that uname -r, from where this machine's
+// apt takes its packages: one that modules were built for against its headers.
+func (f *finder) bringRelease(ctx context.Context, dir, release string) (string, error) {
+	a, err := f.archive(ctx, guestArch)
+	if err != nil {
+		return "", err
+	}
+	packages, v, err := parts(ctx, a, "linux-image-"+release)
+	if err != nil {
+		return "", err
+	}
+	return f.installKernel(ctx, dir, a, v, packages)
+}
+
+// installKernel downloads the packages of a kernel and makes its directory of
+// them.
+func (f *finder) installKernel(ctx context.Context, dir string, a *archive, highest string, packages []string) (string, error) {
 	name := version(highest)
 	return name, install(filepath.Join(dir, name), func(tmp string) error {
 		root := filepath.Join(tmp, "root")
 		if err := os.Mkdir(root, 0o755); err != nil {
 			return err
 		}
-		if err := best.download(ctx, root, false, f.progress, packages...); err != nil {
+		if err := a.download(ctx, root, false, f.progress, packages...); err != nil {
 			return err
 		}
 		if err := arrange(tmp, root); err != nil {

@@ -115,6 +115,9 @@ func TestFindKernel(t *testing.T) {
 		want           string
 	}{
 		"no such name":           {"6.7", "", "newest"},
+		"no release either":      {"6.1.0-57-arm64", "", "such as 6.1.0-57-amd64"},
+		"a release, offline":     {"6.1.0-57-amd64", "", "nothing is to be downloaded"},
+		"a release and modules":  {"6.1.0-57-amd64", dir, "leave out --modules"},
 		"text":                   {filepath.Join(root, "boot/text"), dir, "not an x86-64 kernel"},
 		"modules of nothing":     {filepath.Join(root, "boot/text"), "", "--modules"},
 		"modules without kernel": {"", dir, "--kernel"},

@@ -56,7 +56,7 @@ type Options struct {
 	Put []Copy // from host to guest, before the start; programs with their shared libraries
 	Get []Copy // from guest to host, after the end
 
-	Kernel       string            // a path, or one of KernelNames; see the package's finding order
+	Kernel       string            // a path, one of KernelNames, or a release of Debian's (6.1.0-57-amd64); see the package's finding order
 	Modules      string            // its lib/modules/RELEASE, where Kernel is a path
 	ExtraModules []string          // to load beside mlx5 and verbs
 	Params       map[string]string // of modules, by their names: "debug_mask=1"

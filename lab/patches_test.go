@@ -4,9 +4,12 @@ package lab
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,7 +19,8 @@ import (
 )
 
 // patchedLab returns options for a guest with patched modules, which the user has
-// made (patches/README.md): there is no patched kernel anywhere to fetch.
+// made (patches/README.md): there is no patched kernel anywhere to fetch. Words of
+// $DEVXLAB_PATCHED_APPEND are added to its command line: slub_debug=FZP.
 func patchedLab(t *testing.T, feature, image string) Options {
 	t.Helper()
 	kernel, modules := os.Getenv("DEVXLAB_PATCHED_KERNEL"), os.Getenv("DEVXLAB_PATCHED_MODULES")
@@ -25,8 +29,13 @@ func patchedLab(t *testing.T, feature, image string) Options {
 		err = errors.New("no patched kernel is named: DEVXLAB_PATCHED_KERNEL=vmlinux DEVXLAB_PATCHED_MODULES=DIR, the lib/modules/RELEASE that devxlab patches build --modules makes")
 	}
 	require.Have(t, "patched", err)
-	o := realLabOf(t, feature, image)
-	o.Kernel, o.Modules = kernel, modules
+	o := guestOf(realLabOf(t, feature, image))
+	o.Kernel, o.Modules, o.Append = kernel, modules, os.Getenv("DEVXLAB_PATCHED_APPEND")
+	return o
+}
+
+// guestOf has one device and two CPUs.
+func guestOf(o Options) Options {
 	o.Devices, o.HCA, o.SMP, o.Params = 1, []string{o.Devxlab, "emu"}, 2, map[string]string{}
 	return o
 }
@@ -47,14 +56,11 @@ func runPatched(t *testing.T, o Options, script string) string {
 	return out.String()
 }
 
-// Verbs queue pairs are changed, queried and destroyed while the bookkeeping of
-// their RTR2RTS waits for its timer: TestOnDeviceAfterRTS of devx. And each of the
-// delays has been used: the work that ends it ran.
-func TestLabPatchedDeferredRTS(t *testing.T) {
-	o := patchedLab(t, "lab", ImageBasic)
-	o.Params["mlx5_ib"], o.Env = "rts_defer_qps=1", []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=device"}
-	o.Put = append(o.Put, Copy{From: testBinary(t, "devx"), To: "/srv/devx.test"})
-	said := runPatched(t, o, `set -e
+// deferredScript changes, queries and destroys queue pairs while the bookkeeping of
+// their RTR2RTS waits for its timer, by TestOnDeviceAfterRTS of devx, and says how
+// often the work that ends it has run.
+const deferredScript = `set -e
+echo started
 mount -t tracefs none /sys/kernel/tracing 2>/dev/null || true
 cd /sys/kernel/tracing
 echo 'p:deferred deferred_rts_work' > kprobe_events
@@ -63,7 +69,20 @@ for us in 1000 50 0; do
 	echo $us > /sys/module/mlx5_ib/parameters/rts_defer_us
 	/srv/devx.test -test.run 'OnDevice(AfterRTS|Life)' > /dev/null
 	awk '{ print $1, $2 }' kprobe_profile
-done`)
+done`
+
+func deferredLab(t *testing.T, o Options) Options {
+	t.Helper()
+	o.Params["mlx5_ib"], o.Env = "rts_defer_qps=1", []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=device"}
+	o.Put = append(o.Put, Copy{From: testBinary(t, "devx"), To: "/srv/devx.test"})
+	return o
+}
+
+// Verbs queue pairs in the hands of several threads, with delays of 1 ms, 50 µs and
+// 0: no state is ever wrong, and each of the delays has been used.
+func TestLabPatchedDeferredRTS(t *testing.T) {
+	said := runPatched(t, deferredLab(t, patchedLab(t, "lab", ImageBasic)), deferredScript)
+	said, _ = strings.CutPrefix(said, "started\n")
 	var before string
 	for n, line := range strings.Split(strings.TrimSpace(said), "\n") {
 		if line == before || !strings.HasPrefix(line, "deferred ") || line == "deferred 0" || n > 2 {
@@ -77,7 +96,7 @@ done`)
 // refused, and another peer gets its connection; with the limit, those that are
 // not answered have to ask again.
 func TestLabPatchedStaleConnections(t *testing.T) {
-	const requests = 4
+	const requests = 3
 	for _, limited := range []bool{false, true} {
 		o := patchedLab(t, "lab-full", ImageFull)
 		script, err := filepath.Abs("testdata/stale.py")
@@ -85,17 +104,10 @@ func TestLabPatchedStaleConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		if o.Put = append(o.Put, Copy{From: script, To: "/srv/stale.py"}); limited {
-			o.Params["ib_cm"] = "limit_stale_conn=1"
+			// A window in which all of them come, however slow the machine is, and that ends before one comes again.
+			o.Params["ib_cm"] = "limit_stale_conn=1 stale_conn_window_ms=2000"
 		}
-		var got struct {
-			Refused, Accepted int
-			Other             string
-			Retries           int `json:"cm_tx_retries_req"`
-			REJ               int `json:"cm_tx_msgs_rej"`
-		}
-		if err := json.Unmarshal([]byte(runPatched(t, o, "python3 /srv/stale.py 192.168.7.1 4")), &got); err != nil {
-			t.Fatal(err)
-		}
+		got := storm(t, o, fmt.Sprint(requests))
 		if got.Refused != requests || got.Accepted != 1 || got.Other != "ESTABLISHED" || got.REJ != requests {
 			t.Errorf("limited %v: %+v", limited, got)
 		}
@@ -104,6 +116,226 @@ func TestLabPatchedStaleConnections(t *testing.T) {
 			t.Errorf("limited %v: %d requests were repeated, want 0 without the limit and at least %d with it", limited, got.Retries, least)
 		}
 	}
+}
+
+// What is left out of the first patch, the flush of modify or the cancel, its test
+// finds: it fails, or the kernel does, with each fault of testdata/seeds, and passes
+// without. That query flushes as well nobody can see: it takes the state from the
+// firmware (qp.c, query_qp_attr).
+func TestLabSeeded(t *testing.T) {
+	require.Long(t, "seeded", "make patches-seeded")
+	o := deferredLab(t, guestOf(realLab(t)))
+	o.Timeout = 4 * time.Minute // some hang
+	seeds, err := filepath.Glob("testdata/seeds/*.diff")
+	if err != nil || len(seeds) != 2 {
+		t.Fatal(seeds, err)
+	}
+	for _, seed := range append([]string{""}, seeds...) {
+		name := "none"
+		if seed != "" {
+			name = strings.TrimSuffix(filepath.Base(seed), ".diff")
+		}
+		t.Run(name, func(t *testing.T) {
+			o := o
+			o.Kernel, o.Modules = seeded(t, o.Devxlab, seed)
+			var out, wrong bytes.Buffer
+			o.Args, o.Stdout, o.Stderr = []string{"sh", "-c", deferredScript}, &out, &wrong
+			r, err := Run(t.Context(), o)
+			if !strings.HasPrefix(out.String(), "started\n") {
+				t.Fatalf("it has not begun: %v", err)
+			}
+			passed := err == nil && r.Status == 0
+			if passed != (seed == "") {
+				t.Errorf("passed: %v; %s%s", passed, tail(out.String()), tail(wrong.String()))
+			}
+			t.Logf("passed: %v; %.300s", passed, fmt.Sprint(err))
+		})
+	}
+}
+
+// seeded builds the first patch with a fault in it, as $DEVXLAB_PATCHED_BUILD says
+// (arguments of devxlab patches build; default: --packaged), and returns the kernel and
+// its modules.
+func seeded(t *testing.T, devxlab, seed string) (kernel, modules string) {
+	t.Helper()
+	out := t.TempDir()
+	from := strings.Fields(os.Getenv("DEVXLAB_PATCHED_BUILD"))
+	kernel = os.Getenv("DEVXLAB_PATCHED_KERNEL")
+	if len(from) == 0 {
+		from, kernel = []string{"--packaged"}, filepath.Join(out, "vmlinux")
+	}
+	args := append([]string{"patches", "build", "--patch", "1", "--out", out}, from...)
+	if seed != "" {
+		args = append(args, "--also", seed)
+	}
+	if said, err := exec.CommandContext(t.Context(), devxlab, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", args, err, tail(string(said)))
+	}
+	return kernel, out
+}
+
+// stormed is what testdata/stale.py says.
+type stormed struct {
+	Refused, Accepted int
+	Other             string
+	Retries           int `json:"cm_tx_retries_req"`
+	REJ               int `json:"cm_tx_msgs_rej"`
+}
+
+func storm(t *testing.T, o Options, args string) (got stormed) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(runPatched(t, o, "python3 /srv/stale.py 192.168.7.1 "+args)), &got); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// staleEntries is how many answers ib_cm remembers (0002, CM_STALE_BITS).
+const staleEntries = 256
+
+// Conflicts over more queue pairs than ib_cm remembers: the first of each is
+// answered at once, none is kept from another, and the memory is the module's own
+// from the start.
+func TestLabPatchedStaleBound(t *testing.T) {
+	o := patchedLab(t, "lab-full", ImageFull)
+	script, err := filepath.Abs("testdata/stale.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const peers = staleEntries + 8
+	o.Put, o.Params["ib_cm"] = append(o.Put, Copy{From: script, To: "/srv/stale.py"}), "limit_stale_conn=1"
+	if got := storm(t, o, fmt.Sprint("1 ", peers)); got.Refused != peers || got.REJ != peers || got.Accepted != 1 || got.Other != "ESTABLISHED" {
+		t.Errorf("%+v, want %d refused", got, peers)
+	}
+	checkStaleMemory(t, patchedModule(t, o, "ib_cm"))
+}
+
+// patchedModule returns a module that the guest has.
+func patchedModule(t *testing.T, o Options, name string) *elf.File {
+	t.Helper()
+	dir, err := modulesDir(o.Modules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := openModules(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := tree.read(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := elf.NewFile(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// checkStaleMemory looks into ib_cm: the answers are an array in its .bss, and what
+// reads and writes it calls nothing that allocates.
+func checkStaleMemory(t *testing.T, f *elf.File) {
+	t.Helper()
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table, answer *elf.Symbol
+	for i, s := range symbols {
+		switch name, _, _ := strings.Cut(s.Name, "."); name { // gcc adds .isra.0 and the like
+		case "cm_stale_answers":
+			table = &symbols[i]
+		case "cm_answer_stale":
+			answer = &symbols[i]
+		}
+	}
+	if table == nil || answer == nil {
+		t.Fatal("no table of answers, or no function that looks into it")
+	}
+	const entry = 8 + 8 + 4 + 4 + 8 // bytes of struct cm_stale_answer
+	if where := f.Sections[table.Section].Name; where != ".bss" || table.Size != staleEntries*entry {
+		t.Errorf("the table has %d bytes in %s, want %d in .bss", table.Size, where, staleEntries*entry)
+	}
+	code := f.Sections[answer.Section].Name
+	rela := f.Section(".rela" + code)
+	if rela == nil {
+		t.Fatalf("%s has no relocations", code)
+	}
+	b, err := rela.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]bool{}
+	for r := b; len(r) >= elfRelaSize; r = r[elfRelaSize:] {
+		at, n := f.ByteOrder.Uint64(r), elf.R_SYM64(f.ByteOrder.Uint64(r[8:]))
+		if at >= answer.Value && at < answer.Value+answer.Size && n > 0 {
+			calls[symbols[n-1].Name] = true // Symbols leaves out the first, of no name
+		}
+	}
+	if !calls["jiffies"] {
+		t.Errorf("these are not the relocations of %s: %v", answer.Name, calls)
+	}
+	for name := range calls {
+		if strings.Contains(name, "alloc") || strings.Contains(name, "kmem") {
+			t.Errorf("%s calls %s", answer.Name, name)
+		}
+	}
+}
+
+const elfRelaSize = 24 // of Elf64_Rela
+
+// pyverbsFiles are those of rdma-core's tests that make and change queue pairs, and
+// those of rdma_cm.
+var pyverbsFiles = []string{"test_cq", "test_mlx5_dc", "test_mlx5_devx", "test_qp", "test_qpex", "test_rdmacm"}
+
+// With all that the patches can do switched on, rdma-core's own tests come out as on
+// the kernel's own modules.
+func TestLabPatchedPyverbs(t *testing.T) {
+	o := patchedLab(t, "lab-full", ImageFull)
+	stock, err := filepath.EvalSymlinks(os.Getenv("DEVXLAB_STOCK_MODULES"))
+	if err != nil || stock == "" {
+		t.Fatalf("the kernel's own modules: %v; DEVXLAB_STOCK_MODULES=DIR, its lib/modules/RELEASE", err)
+	}
+	_, k, err := Fetch(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Params["mlx5_ib"], o.Params["ib_cm"] = "rts_defer_qps=1", "limit_stale_conn=1"
+	if strings.HasPrefix(k.Release, "5.15.") {
+		o.Params["mlx5_ib"] += " devx_outbox_on_error=1"
+	}
+	patched := pyverbs(t, o)
+	o.Modules, o.Params = stock, nil
+	own := pyverbs(t, o)
+	for test, outcome := range own {
+		if patched[test] != outcome {
+			t.Errorf("%s: %s on the kernel's own modules, %q on the patched ones", test, outcome, patched[test])
+		}
+	}
+	if len(patched) != len(own) {
+		t.Errorf("%d outcomes on the kernel's own modules, %d on the patched ones", len(own), len(patched))
+	}
+}
+
+// pyverbs returns what became of each test.
+func pyverbs(t *testing.T, o Options) map[string]string {
+	t.Helper()
+	c, err := Conform(t.Context(), o, time.Minute, pyverbsFiles...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, f := range c.Files {
+		for _, r := range f.Tests {
+			all[f.File+"."+r.Test] = strings.TrimSuffix(r.Outcome+": "+r.Reason, ": ")
+		}
+	}
+	passed := c.Count(TestPassed)
+	t.Logf("kernel %s, parameters %v: %d passed, %d skipped, %d failed", c.Kernel, o.Params, passed, c.Count(TestSkipped), c.Count(TestFailed))
+	if passed < 50 { // 60 of 68 on 5.15 and 6.1
+		t.Errorf("only %d have passed", passed)
+	}
+	return all
 }
 
 // One ioctl for many queue pairs does what one by one does, and what it must not
@@ -120,21 +352,24 @@ func TestLabPatchedBatch(t *testing.T) {
 	}
 }
 
-// A process is killed in the middle of a batch, two work at once, and the network
-// device goes on meanwhile.
+// A process is killed in the middle of a batch, two work at once, and no packet of
+// the network device is lost meanwhile.
 func TestLabPatchedBatchKilled(t *testing.T) {
 	o := patchedLab(t, "lab", ImageBasic)
 	script, err := filepath.Abs("testdata/batch.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.HCA = append(o.HCA, "--latency", (50 * time.Millisecond).String())
+	o.Devices, o.HCA = 2, append(o.HCA, "--latency", (50*time.Millisecond).String())
 	o.Put = append(o.Put, Copy{From: script, To: "/srv/batch.sh"})
 	said := runPatched(t, o, "sh /srv/batch.sh")
-	for _, want := range []string{"killed 137\n", `"done": 128`, "mtu 1400 meanwhile\n", `/tmp/one:    "done": 512`, `/tmp/two:    "done": 512`} {
+	for _, want := range []string{"packets while it is killed\n", "killed 137\n", `"done": 128`, "mtu 1400 meanwhile\n", `/tmp/one:    "done": 1024`, `/tmp/two:    "done": 1024`} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q is missing", want)
 		}
+	}
+	if n := strings.Count(said, "1000 packets transmitted, 1000 packets received, 0% packet loss"); n != 2 {
+		t.Errorf("%d of 2 times no packet was lost", n)
 	}
 }
 

@@ -3,6 +3,7 @@
 package patches
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -31,9 +32,11 @@ var modules = []module{
 // BuildOptions say what to build.
 type BuildOptions struct {
 	Numbers []int     // of the patches; none: all
+	Also    []string  // files with further diffs, to be applied after those
 	Kbuild  string    // where the kernel was configured and built, or its headers package; "": the tree
 	Out     string    // directory that gets the modules; it may not hold anything else
 	Modules string    // lib/modules/RELEASE to copy into Out, with these modules in the place of its own; "": none
+	Release string    // the name of its copy; "": as it is called itself
 	Log     io.Writer // what make says
 	Jobs    int       // of make; 0: one
 	Cache   string    // directory that keeps what was built: a module from the same sources is taken from there; "": none
@@ -42,24 +45,11 @@ type BuildOptions struct {
 // Build compiles the modules that patches change, with make W=1, from patched
 // copies of their directories, and returns the paths of what it made.
 func Build(ctx context.Context, t *Tree, o BuildOptions) ([]string, error) {
-	all, err := Series(t.Version)
+	all, changed, err := o.patched(t)
 	if err != nil {
 		return nil, err
 	}
-	if all, err = choose(all, o.Numbers); err != nil {
-		return nil, err
-	}
-	changed, err := t.Apply(all)
-	if err != nil {
-		return nil, err
-	}
-	if o.Kbuild == "" {
-		o.Kbuild = t.Dir
-	}
-	if _, err := os.Stat(filepath.Join(o.Kbuild, "Module.symvers")); err != nil {
-		return nil, fmt.Errorf("%s was not built: %w; build the kernel first, or name a headers package with --kbuild", o.Kbuild, err)
-	}
-	work, err := os.MkdirTemp("", "devxlab-patches-")
+	work, err := os.MkdirTemp("", workPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +87,7 @@ func Build(ctx context.Context, t *Tree, o BuildOptions) ([]string, error) {
 		made = append(made, to)
 	}
 	if o.Modules != "" {
-		err = replace(o.Modules, filepath.Join(o.Out, "lib/modules", filepath.Base(filepath.Clean(o.Modules))), made)
+		err = replace(o.Modules, filepath.Join(o.Out, "lib/modules", cmp.Or(o.Release, filepath.Base(filepath.Clean(o.Modules)))), made)
 	}
 	return made, err
 }
@@ -137,6 +127,39 @@ func copyFile(from, to string) error {
 		return err
 	}
 	return os.WriteFile(to, b, 0o666)
+}
+
+// workPrefix is how the name of a directory begins in which something is compiled.
+const workPrefix = "devxlab-patches-"
+
+// patched returns the patches that are asked for, and the files that they change, and
+// sets what of the options is left to be set.
+func (o *BuildOptions) patched(t *Tree) (all []Patch, changed map[string][]byte, err error) {
+	if all, err = Series(t.Version); err != nil {
+		return nil, nil, err
+	}
+	if all, err = choose(all, o.Numbers); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range o.Also {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		p, err := parseDiff(filepath.Base(name), string(b))
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, p)
+	}
+	if changed, err = t.Apply(all); err != nil {
+		return nil, nil, err
+	}
+	o.Kbuild = cmp.Or(o.Kbuild, t.Dir)
+	if _, err := os.Stat(filepath.Join(o.Kbuild, "Module.symvers")); err != nil {
+		return nil, nil, fmt.Errorf("%s was not built: %w; build the kernel first, or name a headers package with --kbuild", o.Kbuild, err)
+	}
+	return all, changed, nil
 }
 
 // choose returns the patches with the numbers, in order.
@@ -234,11 +257,11 @@ func copySource(from, to string) error {
 	})
 }
 
-// kbuild has the kernel's own makefiles build one module of a directory outside
+// kbuild has the kernel's own makefiles build targets of a directory outside
 // of it. A header of include/uapi that a patch changes is read first, so that the
 // kernel's own, with the same guard, has no effect.
-func kbuild(ctx context.Context, o BuildOptions, work, dir, target string) error {
-	flags := "KCFLAGS=-I" + filepath.Join(work, "include/trace")
+func kbuild(ctx context.Context, o BuildOptions, work, dir string, targets ...string) error {
+	flags := "KCFLAGS=-g0 -I" + filepath.Join(work, "include/trace") // what strip would take out again costs a third of the time
 	err := filepath.WalkDir(filepath.Join(work, "include/uapi"), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			flags += " -include " + path
@@ -252,7 +275,8 @@ func kbuild(ctx context.Context, o BuildOptions, work, dir, target string) error
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "make", "-C", at, fmt.Sprintf("-j%d", max(o.Jobs, 1)), "W=1", "M="+filepath.Join(work, dir), flags, target)
+	args := []string{"-C", at, fmt.Sprintf("-j%d", max(o.Jobs, 1)), "W=1", "M=" + filepath.Join(work, dir), flags}
+	cmd := exec.CommandContext(ctx, "make", append(args, targets...)...)
 	cmd.Stdout, cmd.Stderr = o.Log, o.Log
 	return cmd.Run()
 }

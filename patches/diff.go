@@ -72,10 +72,16 @@ func parse(dir fs.FS) ([]Patch, error) {
 }
 
 func parsePatch(name, text string) (Patch, error) {
-	p := Patch{Name: path.Base(name)}
-	if !nameRE.MatchString(p.Name) {
-		return p, fmt.Errorf("not called as git format-patch does")
+	name = path.Base(name)
+	if !nameRE.MatchString(name) {
+		return Patch{Name: name}, fmt.Errorf("not called as git format-patch does")
 	}
+	return parseDiff(name, text)
+}
+
+// parseDiff reads a patch under any name: it has no number.
+func parseDiff(name, text string) (Patch, error) {
+	p := Patch{Name: name}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	for i := 0; i < len(lines); i++ {
 		l := lines[i]

@@ -267,6 +267,8 @@ func TestBuildRefuses(t *testing.T) {
 	for want, o := range map[string]BuildOptions{
 		"was not built": {},
 		"named twice":   {Numbers: []int{3, 9}},
+		"no-such.diff":  {Also: []string{"no-such.diff"}},
+		"no subject":    {Also: []string{"patches.go"}},
 	} {
 		o.Out = out
 		if _, err := Build(t.Context(), tree, o); err == nil || !strings.Contains(err.Error(), want) {
@@ -300,5 +302,19 @@ func TestReplace(t *testing.T) {
 		if got[filepath.Join(to, path)] != text {
 			t.Errorf("%s: %q, want %q", path, got[filepath.Join(to, path)], text)
 		}
+	}
+}
+
+// A warning counts wherever it stands now, and as often as it is there.
+func TestAddedWarnings(t *testing.T) {
+	const had = "  CC [M]  x.o\n/tmp/devxlab-patches-1/drivers/a/x.c:10:2: warning: incorrect type in argument 1\n/tmp/devxlab-patches-1/drivers/a/x.c:11: warning: unused\n"
+	const moved = "/tmp/devxlab-patches-22/drivers/a/x.c:34:2: warning: incorrect type in argument 1\n"
+	if added, n := addedWarnings(had, moved); len(added) != 0 || n != 2 {
+		t.Errorf("%q, %d", added, n)
+	}
+	added, _ := addedWarnings(had, moved+moved+"/tmp/devxlab-patches-22/drivers/a/y.c:1:1: error: directive in macro\n")
+	want := []string{"drivers/a/x.c: warning: incorrect type in argument 1", "drivers/a/y.c: error: directive in macro"}
+	if !slices.Equal(added, want) {
+		t.Errorf("%q", added)
 	}
 }

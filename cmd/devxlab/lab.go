@@ -61,7 +61,7 @@ func (labCmd) Help() string { return labHelp }
 
 // labFlags are the flags of the machine.
 type labFlags struct {
-	Kernel  string            `help:"Path of a kernel, or 5.10, 6.1, 6.12, newest: from the apt mirror of this machine. Default: $$DEVXLAB_KERNEL, else one in /boot with mlx5, else 6.1." placeholder:"KERNEL"`
+	Kernel  string            `help:"Path of a kernel, or 5.10, 6.1, 6.12, newest, or a release such as 6.1.0-57-amd64 that this machine's apt has: from the apt mirror of this machine. Default: $$DEVXLAB_KERNEL, else one in /boot with mlx5, else 6.1." placeholder:"KERNEL"`
 	Modules string            `help:"Directory lib/modules/RELEASE of a kernel that is a path. Default: $$DEVXLAB_MODULES." placeholder:"DIR"`
 	Module  []string          `help:"A further module to load." placeholder:"NAME"`
 	Param   map[string]string `help:"Parameters of a module: mlx5_core=debug_mask=1." placeholder:"MODULE=PARAMS"`

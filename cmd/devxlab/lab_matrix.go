@@ -16,7 +16,7 @@ import (
 
 // machineFlags are those of a guest whose program is not the user's.
 type machineFlags struct {
-	Kernel  string        `help:"Path of a kernel, or 5.10, 6.1, 6.12, newest." placeholder:"KERNEL"`
+	Kernel  string        `help:"Path of a kernel, or 5.10, 6.1, 6.12, newest, or a release of Debian's." placeholder:"KERNEL"`
 	Modules string        `help:"Directory lib/modules/RELEASE of a kernel that is a path." placeholder:"DIR"`
 	SMP     int           `name:"smp" default:"1" help:"Virtual CPUs."`
 	Accel   string        `default:"auto" enum:"auto,kvm,tcg" help:"auto, kvm or tcg."`

@@ -42,3 +42,13 @@ func TestPatchesWrongTree(t *testing.T) {
 		t.Error("it has made something")
 	}
 }
+
+// Where it is built from must be said, once.
+func TestPatchesBuildUsage(t *testing.T) {
+	for _, args := range [][]string{{}, {"--packaged", "linux"}, {"--packaged", "--kbuild", "x"}, {"--packaged", "--modules", "x"}} {
+		var out, errOut strings.Builder
+		if code := run(append([]string{"patches", "build", "--out", "never-made"}, args...), strings.NewReader(""), &out, &errOut); code != exitUsage || !strings.Contains(errOut.String(), "--packaged") {
+			t.Errorf("%v: %d, %s", args, code, errOut.String())
+		}
+	}
+}

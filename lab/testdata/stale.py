@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# A storm of connection requests for one remote queue pair that a live connection
-# has, by rdma_cm with queue pair numbers of the program's own; and another peer's
-# request amidst it. Prints one line of JSON: how each ended and when.
+# A storm of connection requests for remote queue pairs that live connections have,
+# by rdma_cm with queue pair numbers of the program's own; and another peer's request
+# amidst it. Prints one line of JSON: how each ended and when.
 #
-#   stale.py ADDRESS REQUESTS
+#   stale.py ADDRESS REQUESTS [LIVE]
+#
+# REQUESTS for each of LIVE connections (1), all at once.
 
 import ctypes, json, select, socket, struct, sys, time
 
 EVENTS = ["ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE",
           "CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED"]
 PS_TCP, TIMEOUT_MS, PORT = 0x106, 2000, 7471
-LIVE, OTHER, SERVER = 0x1001, 0x2002, 0x5000  # queue pair numbers
+LIVE, OTHER, SERVER = 0x1001, 0x9002, 0xa000  # queue pair numbers, of LIVE the first
 
 
 class Event(ctypes.Structure):  # struct rdma_cm_event, as far as it is read
@@ -62,7 +64,7 @@ def count(which):
     return int(open("/sys/class/infiniband/mlx5_0/ports/1/" + which).read())
 
 
-host, requests = sys.argv[1], int(sys.argv[2])
+host, requests, lives = sys.argv[1], int(sys.argv[2]), int((sys.argv[3:] or ["1"])[0])
 server, client = Channel(), Channel()
 listener = server.id()
 call("rdma_bind_addr", listener, address(host, PORT))
@@ -108,18 +110,19 @@ def turn(ends, want, seconds):
                 ends[i] = (what, status, time.monotonic())
 
 
-live, ends = ready(), {}
-call("rdma_connect", live, param(LIVE))
-turn(ends, 1, 10)
-assert ends[live.value][0] == "ESTABLISHED", ends
+for n in range(lives):
+    live, ends = ready(), {}
+    call("rdma_connect", live, param(LIVE + n))
+    turn(ends, 1, 10)
+    assert ends[live.value][0] == "ESTABLISHED", ends
 
-storm, other = [ready() for _ in range(requests)], ready()
+storm, other = [ready() for _ in range(lives * requests)], ready()
 before = {w: count(w) for w in ("cm_tx_msgs/rej", "cm_tx_msgs/dreq", "cm_tx_retries/req")}
 start, ends, was = time.monotonic(), {}, accepted
-for i in storm:
-    call("rdma_connect", i, param(LIVE))
+for n, i in enumerate(storm):
+    call("rdma_connect", i, param(LIVE + n % lives))
 call("rdma_connect", other, param(OTHER))
-turn(ends, requests + 1, 60)
+turn(ends, len(storm) + 1, 60)
 print(json.dumps({
     "refused": sum(ends.get(i.value, ("", 0))[:2] == ("REJECTED", 10) for i in storm),
     "accepted": accepted - was,
