@@ -27,6 +27,8 @@ type symbol struct {
 type kernel struct {
 	symbols map[string][]symbol // by the name in the source
 	loaded  map[string]bool     // modules, also those that are built in
+	typed   []string            // modules that tell their types
+	release [2]int              // major and minor
 }
 
 // emptyBTF is the size of a module's BTF that has a header and no types.
@@ -65,6 +67,10 @@ func readKernel(root fs.FS) (*kernel, error) {
 	for _, m := range modules {
 		k.loaded[m] = live(root, m)
 	}
+	k.typed = typedModules(root)
+	if b, err := fs.ReadFile(root, "proc/sys/kernel/osrelease"); err == nil {
+		_, _ = fmt.Sscanf(string(b), "%d.%d", &k.release[0], &k.release[1])
+	}
 	if !k.loaded["mlx5_core"] {
 		return nil, fmt.Errorf("%w: mlx5_core: modprobe mlx5_ib, or wait for it (devxlab trace --wait)", ErrNoModule)
 	}
@@ -90,7 +96,7 @@ func hasBTF(root fs.FS, module string) bool {
 
 // typedModules returns the modules whose types the programs know and that tell them.
 func typedModules(root fs.FS) (typed []string) {
-	for _, m := range []string{"mlx5_core", "ib_core"} {
+	for _, m := range []string{"mlx5_core", "ib_core", "ib_cm"} {
 		if hasBTF(root, m) {
 			typed = append(typed, m)
 		}

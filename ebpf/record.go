@@ -43,14 +43,20 @@ var ErrNoRecords = errors.New("the tracer was attached without records")
 // Records of one CPU come in order. What is not read in time is lost, and counted in
 // Lost.Records. One caller at a time.
 func (t *Tracer) Records(ctx context.Context) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
+	return records(ctx, t, "records", parseRecord)
+}
+
+// records returns what comes through a ring buffer.
+func records[R any](ctx context.Context, t *Tracer, buffer string, parse func(b []byte) (R, error)) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
+		var none R
 		if !t.records {
-			yield(Record{}, ErrNoRecords)
+			yield(none, ErrNoRecords)
 			return
 		}
-		r, err := ringbuf.NewReader(t.objects.Maps["records"])
+		r, err := ringbuf.NewReader(t.objects.Maps[buffer])
 		if err != nil {
-			yield(Record{}, err)
+			yield(none, err)
 			return
 		}
 		defer r.Close()
@@ -61,9 +67,9 @@ func (t *Tracer) Records(ctx context.Context) iter.Seq2[Record, error] {
 			if errors.Is(err, ringbuf.ErrFlushed) {
 				return
 			}
-			var rec Record
+			var rec R
 			if err == nil {
-				rec, err = parseRecord(raw.RawSample)
+				rec, err = parse(raw.RawSample)
 			}
 			if !yield(rec, err) || err != nil {
 				return
@@ -85,11 +91,18 @@ func parseRecord(b []byte) (Record, error) {
 	if c.Returned < 0 {
 		r.Errno = unix.Errno(-c.Returned)
 	}
-	for _, v := range c.Comm {
+	r.Name = text(c.Comm[:])
+	return r, nil
+}
+
+// text is what stands before the zero byte.
+func text(chars []int8) string {
+	b := make([]byte, 0, len(chars))
+	for _, v := range chars {
 		if v == 0 {
 			break
 		}
-		r.Name += string(rune(uint8(v)))
+		b = append(b, byte(v))
 	}
-	return r, nil
+	return string(b)
 }

@@ -42,11 +42,18 @@ type resolution struct {
 	why    [len(specs)]string
 }
 
+// untyped is the last kernel on which struct ib_cm_id is as the programs take it to be
+// where nothing tells. 6.1 has no service_mask in it.
+var untyped = [2]int{5, 15}
+
 // resolve finds a place for each stage.
 func resolve(k *kernel) *resolution {
 	r := &resolution{}
 	for s := range specs {
 		r.places[s], r.why[s] = k.find(&specs[s])
+	}
+	if slices.Compare(k.release[:], untyped[:]) > 0 && !slices.Contains(k.typed, "ib_cm") && r.why[CMEnd] == "" {
+		r.drop(CMEnd, fmt.Sprintf("the kernel does not tell the types of ib_cm (/sys/kernel/btf/ib_cm), and without that its ids are known up to Linux %d.%d only", untyped[0], untyped[1]))
 	}
 	for range specs { // needs of needs
 		for s := range specs {

@@ -37,6 +37,11 @@ cm_insert_remote_id [ib_cm]
 cm_insert_remote_qpn [ib_cm]
 cm_issue_rej.constprop.0.isra.0 [ib_cm]
 cm_enter_timewait [ib_cm]
+ib_post_send_mad [ib_core]
+cm_send_handler [ib_cm]
+cm_destroy_id [ib_cm]
+cm_destroy_id.cold [ib_cm]
+ib_destroy_cm_id [ib_cm]
 `
 
 // system is what a kernel with these functions says of itself.
@@ -103,6 +108,8 @@ func TestResolve(t *testing.T) {
 			Command: "kprobe mlx5_core:cmd_exec", Awake: "the symbol cmd_exec stands in other too, and its return is probed by name"}},
 		{"the kernel's own comes first", "complete\n", "complete [other]\ncomplete\n", map[Stage]string{Completion: "fentry vmlinux:complete"}},
 		{"no tracepoint", "__traceiter_workqueue_queue_work\n", "", map[Stage]string{Queued: "the kernel has no tracepoint workqueue_queue_work (CONFIG_EVENT_TRACING)"}},
+		{"second way to the end", "cm_destroy_id [ib_cm]\n", "", map[Stage]string{CMEnd: "kprobe ib_cm:ib_destroy_cm_id, kretprobe ib_cm:ib_destroy_cm_id"}},
+		{"nothing sent", "ib_post_send_mad [ib_core]\n", "", map[Stage]string{CMEnd: `it is told from other work by the stage "CM sent", which is not visible`}},
 		{"no worker", "cmd_work_handler [mlx5_core]\n", "", map[Stage]string{Queued: `it is told from other work by the stage "worker", which is not visible`, Awake: "kretprobe mlx5_core:cmd_exec"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -191,6 +198,25 @@ p:mine/devxlab_12_x cmd_exec
 	got := staleEvents(text, func(pid int) bool { return pid == 13 })
 	if want := []string{"devxlab_12_0123456789abcdef/cmd_exec"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Where ids are in ib_cm's structure the kernel tells, or is known from its release.
+func TestUntypedConnections(t *testing.T) {
+	for _, c := range []struct {
+		release string
+		btf     int
+		seen    bool
+	}{{"5.10.0-32-amd64\n", 0, true}, {"5.15.178\n", emptyBTF, true}, {"6.1.0-9-amd64\n", 0, false}, {"7.3.4\n", emptyBTF, false}, {"6.1.0\n", emptyBTF + 1, true}} {
+		fs := system(functions)
+		fs["proc/sys/kernel/osrelease"] = &fstest.MapFile{Data: []byte(c.release)}
+		if c.btf > 0 {
+			fs["sys/kernel/btf/ib_cm"] = &fstest.MapFile{Data: make([]byte, c.btf)}
+		}
+		all := covered(t, fs)
+		if got := all[CMEnd]; (got.Why == "") != c.seen || !c.seen && !strings.Contains(got.Why, "known up to Linux 5.15 only") {
+			t.Errorf("%s with %d bytes of BTF: %+v", c.release, c.btf, got)
+		}
 	}
 }
 

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"devxlab.example/ebpf"
@@ -21,13 +23,13 @@ import (
 type traceCmd struct {
 	Duration time.Duration `help:"End after this time; default: when CMD ends, or at Ctrl-C." placeholder:"TIME"`
 	Summary  bool          `help:"Only the whole at the end, also on a terminal."`
-	Records  bool          `help:"A line for each command as it ends."`
+	Records  bool          `help:"A line for each command and each connection as it ends."`
 	Chrome   string        `help:"Write a timeline of all commands to this new file; Perfetto (ui.perfetto.dev) and chrome://tracing open it." placeholder:"FILE"`
 	Wait     bool          `help:"Wait until the driver is loaded, if it is not yet."`
 	Stages   bool          `help:"Only show where each stage can be seen on this kernel, or why it cannot."`
 	PID      []int         `name:"pid" help:"Only of these processes, and of what they start from now on."`
 	Cgroup   string        `help:"Only of processes in this cgroup (version 2)." placeholder:"DIR"`
-	Device   string        `help:"Only commands of this device, such as mlx5_0."`
+	Device   string        `help:"Only commands and connections of this device, such as mlx5_0."`
 	Op       string        `help:"Only commands with this opcode, such as RTR2RTS_QP." placeholder:"NAME"`
 	QPN      uint32        `name:"qpn" help:"Only commands about this queue pair."`
 
@@ -97,6 +99,7 @@ type tracing struct {
 	env    *env
 	tracer *ebpf.Tracer
 	began  time.Time
+	mu     sync.Mutex // of what both readers write
 	events []chromeEvent
 }
 
@@ -108,8 +111,9 @@ func (r *tracing) run(words []string) error {
 		defer cancel()
 	}
 	reading, stop := context.WithCancel(context.Background())
-	read := make(chan error, 1)
-	go func() { read <- r.read(reading) }()
+	read := make(chan error, 2)
+	go func() { read <- take(reading, r, r.tracer.Records, r.record) }()
+	go func() { read <- take(reading, r, r.tracer.Connections, r.connection) }()
 	var err error
 	if len(words) > 0 {
 		err = r.command(ctx, words)
@@ -119,9 +123,14 @@ func (r *tracing) run(words []string) error {
 	took := time.Since(r.began)
 	s, serr := r.tracer.Snapshot()
 	stop()
-	err = errors.Join(err, serr, <-read)
+	err = errors.Join(err, serr, <-read, <-read)
+	open, oerr := r.tracer.OpenConnections()
+	for i := range open {
+		oerr = errors.Join(oerr, r.connection(&open[i]))
+	}
+	err = errors.Join(err, oerr)
 	if s != nil {
-		err = errors.Join(err, r.report(s, took))
+		err = errors.Join(err, r.report(s, len(open), took))
 	}
 	if r.cmd.Chrome != "" {
 		err = errors.Join(err, r.writeChrome())
@@ -169,7 +178,11 @@ func (r *tracing) wait(ctx context.Context) error {
 			if _, err := io.WriteString(r.env.out, "\x1b[H\x1b[J"); err != nil { // home, clear
 				return err
 			}
-			if err := r.tables(s.Since(last), now.Sub(at)); err != nil {
+			open, err := r.tracer.OpenConnections()
+			if err != nil {
+				return err
+			}
+			if err := r.tables(s.Since(last), len(open), now.Sub(at)); err != nil {
 				return err
 			}
 			last, at = s, now
@@ -177,29 +190,52 @@ func (r *tracing) wait(ctx context.Context) error {
 	}
 }
 
-// read takes records until ctx is done.
-func (r *tracing) read(ctx context.Context) error {
+// take takes records until ctx is done.
+func take[R any](ctx context.Context, r *tracing, records func(context.Context) iter.Seq2[R, error], each func(*R) error) error {
 	if !r.cmd.Records && r.cmd.Chrome == "" {
 		return nil
 	}
-	for rec, err := range r.tracer.Records(ctx) {
+	for rec, err := range records(ctx) {
 		if err != nil {
 			return fmt.Errorf("records: %w", err)
 		}
-		if r.cmd.Chrome != "" {
-			r.events = append(r.events, chromeEvents(rec)...)
-		}
-		if r.cmd.Records {
-			if err := r.line(rec); err != nil {
-				return err
-			}
+		if err := each(&rec); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// record notes a command.
+func (r *tracing) record(rec *ebpf.Record) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cmd.Chrome != "" {
+		r.events = append(r.events, chromeEvents(*rec)...)
+	}
+	if r.cmd.Records {
+		return r.line(*rec)
+	}
+	return nil
+}
+
+// connection notes a connection.
+func (r *tracing) connection(c *ebpf.Connection) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.cmd.Records {
+		return nil
+	}
+	if r.env.asJSON {
+		return json.NewEncoder(r.env.out).Encode(newConnectionLine(c))
+	}
+	_, err := fmt.Fprintln(r.env.out, connectionText(c))
+	return err
+}
+
 // recordLine is a command as JSON.
 type recordLine struct {
+	Type     string           `json:"type"`     // command
 	BeganNS  int64            `json:"began_ns"` // CLOCK_MONOTONIC
 	PID      uint32           `json:"pid"`
 	TID      uint32           `json:"tid"`
@@ -216,7 +252,7 @@ type recordLine struct {
 
 func (r *tracing) line(rec ebpf.Record) error {
 	if r.env.asJSON {
-		l := recordLine{rec.Began.Nanoseconds(), rec.Process, rec.Thread, rec.Name, rec.Op.String(), rec.OpMod, rec.UID, rec.QPN,
+		l := recordLine{"command", rec.Began.Nanoseconds(), rec.Process, rec.Thread, rec.Name, rec.Op.String(), rec.OpMod, rec.UID, rec.QPN,
 			uint8(rec.Status), rec.Syndrome, int(rec.Errno), map[string]int64{}}
 		for _, p := range ebpf.Parts() {
 			if d := rec.Parts[p]; d != ebpf.NotSeen {

@@ -21,6 +21,9 @@ type traceReport struct {
 	Counts     []traceCount    `json:"counts"`
 	Times      []traceTimes    `json:"times"`
 	Failures   []traceFailure  `json:"failures"`
+	CMTimes    []traceCMTimes  `json:"connection_times"`
+	CMEndings  []traceEnding   `json:"connections"`
+	CMOpen     int             `json:"connections_open"`
 	Lost       ebpf.Lost       `json:"lost"`
 }
 
@@ -49,8 +52,9 @@ type traceFailure struct {
 	N        uint64 `json:"n"`
 }
 
-func newTraceReport(s *ebpf.Snapshot, stages []ebpf.Coverage, took time.Duration) *traceReport {
-	r := &traceReport{DurationNS: took.Nanoseconds(), Stages: stages, Counts: []traceCount{}, Times: []traceTimes{}, Failures: []traceFailure{}, Lost: s.Lost}
+func newTraceReport(s *ebpf.Snapshot, stages []ebpf.Coverage, open int, took time.Duration) *traceReport {
+	r := &traceReport{DurationNS: took.Nanoseconds(), Stages: stages, Counts: []traceCount{}, Times: []traceTimes{}, Failures: []traceFailure{}, Lost: s.Lost,
+		CMTimes: cmTimes(s), CMEndings: cmEndings(s), CMOpen: open}
 	for _, c := range s.Counts {
 		op := ""
 		if c.Stage >= ebpf.Command {
@@ -69,11 +73,11 @@ func newTraceReport(s *ebpf.Snapshot, stages []ebpf.Coverage, took time.Duration
 }
 
 // report shows the whole.
-func (r *tracing) report(s *ebpf.Snapshot, took time.Duration) error {
+func (r *tracing) report(s *ebpf.Snapshot, open int, took time.Duration) error {
 	if !r.env.asJSON {
-		return r.tables(s, took)
+		return r.tables(s, open, took)
 	}
-	report := newTraceReport(s, r.tracer.Coverage(), took)
+	report := newTraceReport(s, r.tracer.Coverage(), open, took)
 	if r.cmd.Records { // then each line is an object
 		return json.NewEncoder(r.env.out).Encode(report)
 	}
@@ -92,7 +96,7 @@ func outcome(status mlx5.Status, errno unix.Errno) string {
 }
 
 // tables shows what was counted in a time.
-func (r *tracing) tables(s *ebpf.Snapshot, took time.Duration) error {
+func (r *tracing) tables(s *ebpf.Snapshot, open int, took time.Duration) error {
 	e := r.env
 	fmt.Fprintf(e.out, "%v\n\n", took.Round(time.Millisecond))
 	rows := [][]string{{"stage", "passed", "per second"}}
@@ -124,6 +128,9 @@ func (r *tracing) tables(s *ebpf.Snapshot, took time.Duration) error {
 		if err := e.table(rows); err != nil {
 			return err
 		}
+	}
+	if err := connectionTables(e, s, open, took); err != nil {
+		return err
 	}
 	return lostTable(e, s.Lost)
 }
@@ -194,7 +201,8 @@ func lostTable(e *env, l ebpf.Lost) error {
 		what string
 	}{{l.Records, "records: the buffer was full"}, {l.Counts, "counts: too many opcodes, outcomes or buckets"}, {l.Calls, "calls: too many in flight"},
 		{l.Returns, "returns that the kernel did not report"}, {l.Stamps, "commands whose time stamps cannot be: without slot and firmware"},
-		{l.Completions, "completions: without slot, firmware and wake"}, {l.Async, "commands without a waiting caller: counted as they begin, not followed"}} {
+		{l.Completions, "completions: without slot, firmware and wake"}, {l.Async, "commands without a waiting caller: counted as they begin, not followed"},
+		{l.Connections, "connections: too many, or two peers with one id"}, {l.Arrivals, "messages that were handled and not seen to arrive"}} {
 		if x.n > 0 {
 			rows = append(rows, []string{strconv.FormatUint(x.n, 10), x.what})
 		}

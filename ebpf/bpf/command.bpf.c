@@ -45,6 +45,9 @@ enum stage {
 	STAGE_CM_STALE,
 	STAGE_CM_REJECT,
 	STAGE_CM_TIMEWAIT,
+	STAGE_CM_SENT,
+	STAGE_CM_SEND_END,
+	STAGE_CM_END,
 };
 
 // Parts of a command's time, also in the same order there.
@@ -69,6 +72,8 @@ enum loss {
 	LOSS_STAMPS, // completed, and the entry's time stamps were not plausible
 	LOSS_COMPLETION, // a caller that had its answer before the completion was seen
 	LOSS_ASYNC,  // commands without a caller that waits: counted, not timed
+	LOSS_CONNECTION, // no room for another connection, or two peers used one id for theirs
+	LOSS_ARRIVAL, // a worker began with a message whose arrival was not seen
 	LOSSES,
 };
 
@@ -202,6 +207,10 @@ volatile const __u8 filter_device; // length of device_name with its zero byte
 volatile const __u8 want_records;
 #define DEVICE_NAME 32
 volatile const char device_name[DEVICE_NAME];
+volatile const char rdma_name[DEVICE_NAME];
+volatile const __u8 rdma_length; // with its zero byte
+volatile const __u8 want_connections;
+volatile const __u8 timewait_id; // cm_enter_timewait has its argument where the source says
 
 static void lose(__u32 what)
 {
@@ -268,20 +277,27 @@ static bool wanted(void)
 	return !filter_cgroup || bpf_get_current_cgroup_id() == filter_cgroup;
 }
 
+// bus_name reads the name of a device from a pointer to it.
+static __always_inline void bus_name(char *name, const void *pointer)
+{
+	struct device *device = 0;
+	const char *text = 0;
+
+	bpf_probe_read_kernel(&device, sizeof(device), pointer);
+	bpf_core_read(&text, sizeof(text), &device->kobj.name);
+	bpf_probe_read_kernel_str(name, DEVICE_NAME, text);
+}
+
 static __always_inline bool wanted_device(const void *dev)
 {
 	char name[DEVICE_NAME] = {};
-	struct device *device = 0;
-	const char *text = 0;
 	__u32 at = 0; // the first field of struct mlx5_core_dev, where no BTF says otherwise
 
 	if (!filter_device)
 		return true;
 	if (bpf_core_type_exists(struct mlx5_core_dev))
 		at = bpf_core_field_offset(struct mlx5_core_dev, device);
-	bpf_probe_read_kernel(&device, sizeof(device), dev + at);
-	bpf_core_read(&text, sizeof(text), &device->kobj.name);
-	bpf_probe_read_kernel_str(name, sizeof(name), text);
+	bus_name(name, dev + at);
 	for (int i = 0; i < DEVICE_NAME; i++) {
 		if (i >= filter_device)
 			break;
@@ -346,6 +362,16 @@ int left(struct pt_regs *regs)
 static __always_inline __u16 be16(const __u8 *at)
 {
 	return at[0] << 8 | at[1];
+}
+
+static __always_inline __u32 be32(const __u8 *at)
+{
+	return (__u32)be16(at) << 16 | be16(at + 2);
+}
+
+static __always_inline __u64 be64(const __u8 *at)
+{
+	return (__u64)be32(at) << 32 | be32(at + 4);
 }
 
 static __always_inline __u32 be24(const __u8 *at)
@@ -588,7 +614,7 @@ int awake(struct pt_regs *regs)
 	if (!r.returned) {
 		bpf_probe_read_kernel(out, sizeof(out), (void *)c->out);
 		r.status = out[0];
-		r.syndrome = (__u32)be16(out + 4) << 16 | be16(out + 6);
+		r.syndrome = be32(out + 4);
 		if (!c->completed)
 			lose(LOSS_COMPLETION);
 		if (c->op == OP_CREATE_QP && !r.status)
@@ -648,62 +674,11 @@ int exited(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-// Connections. Much of this happens in workers that serve everybody, so no filter
-// is applied.
-
-#define CM(name, stage) \
-	SEC("kprobe") int name(struct pt_regs *regs) { count(stage, 0); return 0; }
-// The tree of remote ids, or of remote QPNs, returns what was there before.
-#define CM_FOUND(name, stage) \
-	SEC("kretprobe") int name(struct pt_regs *regs) { if (RETURNED(regs)) count(stage, 0); return 0; }
-
-CM(cm_send_req, STAGE_CM_SEND_REQ)
-CM(cm_send_rep, STAGE_CM_SEND_REP)
-CM(cm_send_rtu, STAGE_CM_SEND_RTU)
-CM(cm_send_dreq, STAGE_CM_SEND_DREQ)
-CM(cm_work, STAGE_CM_WORK)
-CM(cm_remote_id, STAGE_CM_REMOTE_ID)
-CM(cm_remote_qpn, STAGE_CM_REMOTE_QPN)
-CM_FOUND(cm_duplicate, STAGE_CM_DUPLICATE)
-CM_FOUND(cm_stale, STAGE_CM_STALE)
-CM(cm_reject, STAGE_CM_REJECT)
-CM(cm_timewait, STAGE_CM_TIMEWAIT)
-
-// Attribute ids of CM messages, and where a MAD has its own (rdma/ib_cm.h, ib_mad.h).
-#define CM_REQ 0x10
-#define CM_REP 0x13
-#define CM_RTU 0x14
-#define CM_DREQ 0x15
-#define MAD_ATTR_ID 16
-
-// cm_recv_handler(mad_agent, send_buf, mad_recv_wc)
-SEC("kprobe")
-int cm_receive(struct pt_regs *regs)
-{
-	__u64 at = 4 * sizeof(void *), mad = 0; // where no BTF says otherwise: behind wc, list and grh
-	__u8 id[2] = {};
-
-	if (bpf_core_type_exists(struct ib_mad_recv_wc))
-		at = bpf_core_field_offset(struct ib_mad_recv_wc, recv_buf.mad);
-	bpf_probe_read_kernel(&mad, sizeof(mad), (void *)(ARG3(regs) + at));
-	bpf_probe_read_kernel(id, sizeof(id), (void *)(mad + MAD_ATTR_ID));
-	switch (be16(id)) {
-	case CM_REQ:
-		count(STAGE_CM_RECEIVE_REQ, 0);
-		break;
-	case CM_REP:
-		count(STAGE_CM_RECEIVE_REP, 0);
-		break;
-	case CM_RTU:
-		count(STAGE_CM_RECEIVE_RTU, 0);
-		break;
-	case CM_DREQ:
-		count(STAGE_CM_RECEIVE_DREQ, 0);
-		break;
-	}
-	return 0;
-}
+#include "connection.h"
 
 // For the generated bindings.
 const struct record *unused_record __attribute__((unused));
 const struct failure_key *unused_failure __attribute__((unused));
+const struct connection *unused_connection __attribute__((unused));
+const struct connection_bucket_key *unused_connection_bucket __attribute__((unused));
+const struct outcome_key *unused_outcome __attribute__((unused));
