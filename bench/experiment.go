@@ -37,7 +37,9 @@ type Experiment struct {
 }
 
 // Experiments returns all of them, in the order in which they run.
-func Experiments() []Experiment { return []Experiment{micro, c1, c2, c3, c6, c8, timer, scale, rival} }
+func Experiments() []Experiment {
+	return []Experiment{micro, c1, c2, c3, c6, c8, timer, scale, rival, tracing}
+}
 
 // experiment returns the one of that name; its zero value has none.
 func experiment(name string) Experiment {

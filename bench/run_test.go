@@ -211,7 +211,7 @@ func TestInterruptedAtOnce(t *testing.T) {
 		if e.Name == c3.Name {
 			continue // it begins with a kernel's connection manager: TestLabSetups
 		}
-		r, _ := run(t, ctx, e, Options{Rival: []string{"cat"}, asHardware: e.Name == rival.Name})
+		r, _ := run(t, ctx, e, Options{Rival: []string{"cat"}, asHardware: e.Name == rival.Name || e.Name == tracing.Name})
 		if !r.Interrupted || len(r.Series) > 0 {
 			t.Errorf("%s: interrupted %v, %d series", e.Name, r.Interrupted, len(r.Series))
 		}

@@ -34,7 +34,7 @@ func TestMissing(t *testing.T) {
 	_, qerr := f.qemu(ctx)
 	_, berr := f.busybox(ctx)
 	_, kerr := f.kernel(ctx, "6.12", "")
-	_, ierr := f.fullImage(ctx, fullSuite)
+	_, ierr := f.fullImage(ctx, fullSuite, nil)
 	for want, err := range map[string]error{"DEVXLAB_QEMU": qerr, "DEVXLAB_BUSYBOX": berr, "DEVXLAB_MODULES": kerr, "--image full": ierr} {
 		if !errors.Is(err, ErrMissing) || !errors.Is(err, ErrNoMirror) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "apt-get is not installed") {
 			t.Errorf("%v, want it to name %s", err, want)

@@ -43,10 +43,11 @@ var imageWaste = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", 
 	"usr/lib/python3.*/test", "usr/lib/python3.*/idlelib", "usr/lib/python3.*/ensurepip", "var/lib", "var/cache", "etc/init.d", "usr/share/tcl8.6"} // patterns
 
 // fullImage finds or makes the directory of the larger image, of packages of a
-// suite.
-func (f *finder) fullImage(ctx context.Context, suite string) (string, error) {
+// suite: those that it always has, and more.
+func (f *finder) fullImage(ctx context.Context, suite string, more []string) (string, error) {
+	packages := slices.Concat(fullPackages, slices.Sorted(slices.Values(more)))
 	// Another list is another image.
-	id := fmt.Sprintf("%x", sha256.Sum256([]byte(suite+strings.Join(append(fullPackages, imageWaste...), " "))))[:12]
+	id := fmt.Sprintf("%x", sha256.Sum256([]byte(suite+strings.Join(slices.Concat(packages, imageWaste), " "))))[:12]
 	dir, err := f.cached(ctx, "image/full-"+id, func(ctx context.Context, dir string) (string, error) {
 		a, err := f.archive(ctx, guestArch, suite)
 		if err != nil {
@@ -58,7 +59,7 @@ func (f *finder) fullImage(ctx context.Context, suite string) (string, error) {
 		}
 		name := "rdma-core-" + version(s["Version"]) + "-" + id
 		return name, install(filepath.Join(dir, name), func(tmp string) error {
-			if err := a.download(ctx, tmp, true, f.progress, fullPackages...); err != nil {
+			if err := a.download(ctx, tmp, true, f.progress, packages...); err != nil {
 				return err
 			}
 			if err := prune(tmp); err != nil {
@@ -69,7 +70,8 @@ func (f *finder) fullImage(ctx context.Context, suite string) (string, error) {
 		})
 	})
 	if err != nil {
-		return "", fmt.Errorf("%w: no full image: %w\nleave out --image, or bring it on a machine with a Debian mirror (devxlab lab fetch --image %s) and copy %s", ErrMissing, err, ImageFull+":"+suite, f.cache)
+		return "", fmt.Errorf("%w: no full image: %w\nleave out --image, or bring it on a machine with a Debian mirror (devxlab lab fetch --image %s%s) and copy %s",
+			ErrMissing, err, ImageFull+":"+suite, strings.Join(append([]string{""}, more...), " --package "), f.cache)
 	}
 	return dir, nil
 }

@@ -107,7 +107,7 @@ func find(ctx context.Context, o *Options) (p pieces, err error) {
 		return p, err
 	}
 	if suite, full := suiteOf(o.Image); full {
-		if p.image, err = f.fullImage(ctx, suite); err != nil {
+		if p.image, err = f.fullImage(ctx, suite, o.Packages); err != nil {
 			return p, err
 		}
 	}

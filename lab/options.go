@@ -62,18 +62,19 @@ type Options struct {
 	Params       map[string]string // of modules, by their names: "debug_mask=1"
 	Append       string            // to the kernel's command line
 
-	SMP     int      // virtual CPUs; default 1, which is fastest under emulation
-	MemMB   int      // MiB of memory; default 512, with ImageFull 1024
-	Accel   string   // default AccelAuto
-	Devices int      // how many HCAs
-	Profile string   // of the HCA: "devxlab emu --profile"
-	Faults  []string // of the HCA: "devxlab emu --fault"
-	Wire    string   // between HCAs: "devxlab emu --wire"
-	Tap     string   // pcapng file that gets what is on it: "devxlab emu --tap"
-	HCA     []string // program and arguments of the HCAs, which gets --socket PATH for each too; default: devxlab emu
-	Sockets []string // of HCAs that run already, so that two machines can share a wire; before Devices
-	Image   string   // default ImageBasic
-	Devxlab string   // the devxlab for the guest, an x86-64 program; default: this program
+	SMP      int      // virtual CPUs; default 1, which is fastest under emulation
+	MemMB    int      // MiB of memory; default 512, with ImageFull 1024, with Packages 2048
+	Accel    string   // default AccelAuto
+	Devices  int      // how many HCAs
+	Profile  string   // of the HCA: "devxlab emu --profile"
+	Faults   []string // of the HCA: "devxlab emu --fault"
+	Wire     string   // between HCAs: "devxlab emu --wire"
+	Tap      string   // pcapng file that gets what is on it: "devxlab emu --tap"
+	HCA      []string // program and arguments of the HCAs, which gets --socket PATH for each too; default: devxlab emu
+	Sockets  []string // of HCAs that run already, so that two machines can share a wire; before Devices
+	Image    string   // default ImageBasic, with Packages ImageFull
+	Packages []string // of the suite of ImageFull, to be there with their dependencies beside its own
+	Devxlab  string   // the devxlab for the guest, an x86-64 program; default: this program
 
 	ForceOff bool // a guest that does not come down within 15 s of its program's end is cut off; with Faults and Sockets always
 
@@ -107,11 +108,19 @@ const (
 )
 
 func (o *Options) setDefaults() {
-	o.SMP, o.Accel, o.Image = cmp.Or(o.SMP, 1), cmp.Or(o.Accel, AccelAuto), cmp.Or(o.Image, ImageBasic)
+	o.SMP, o.Accel = cmp.Or(o.SMP, 1), cmp.Or(o.Accel, AccelAuto)
+	if o.Image == "" {
+		if o.Image = ImageBasic; len(o.Packages) > 0 {
+			o.Image = ImageFull
+		}
+	}
 	if o.MemMB == 0 {
 		o.MemMB = 512
 		if _, full := suiteOf(o.Image); full {
 			o.MemMB = 1024
+		}
+		if len(o.Packages) > 0 { // nobody knows how large
+			o.MemMB = 2048
 		}
 	}
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
@@ -154,6 +163,11 @@ func (o *Options) check() error {
 		return bad("kernel command line of %d bytes: at most 1500", len(o.Append))
 	case o.Dir != "" && !path.IsAbs(o.Dir):
 		return bad("directory %q in the guest: begins with /", o.Dir)
+	}
+	for _, p := range o.Packages {
+		if !packageName.MatchString(p) || o.Image == ImageBasic {
+			return bad("package %q: the name of one of Debian, and image %s", p, ImageFull)
+		}
 	}
 	for _, e := range o.Env {
 		if !envName.MatchString(e) || strings.ContainsRune(e, 0) {

@@ -168,21 +168,23 @@ func TestHCA(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Options{
-		"CPUs":         {SMP: -1},
-		"memory":       {MemMB: 16},
-		"devices":      {Devices: 9},
-		"time limit":   {Timeout: -1},
-		"that serves":  {Sockets: []string{"/not/there"}, Wire: "loss=1%"},
-		"accelerator":  {Accel: "xen"},
-		"image":        {Image: "huge"},
-		"without --":   {Append: "quiet -- sh"},
-		"at most 1500": {Append: strings.Repeat("x", 1501)},
-		"directory":    {Dir: "work"},
-		"NAME=value":   {Env: []string{"=x"}},
-		"zero byte":    {Args: []string{"a\x00b"}},
-		"put into":     {Put: []Copy{{From: "/not/there", To: "/x"}}},
-		"path that":    {Get: []Copy{{From: "x", To: "y"}}},
-		"where to":     {Get: []Copy{{From: "/x", To: ""}}},
+		"CPUs":           {SMP: -1},
+		"memory":         {MemMB: 16},
+		"devices":        {Devices: 9},
+		"time limit":     {Timeout: -1},
+		"that serves":    {Sockets: []string{"/not/there"}, Wire: "loss=1%"},
+		"accelerator":    {Accel: "xen"},
+		"image":          {Image: "huge"},
+		"of Debian, and": {Packages: []string{"-o=x"}},
+		"image full":     {Packages: []string{"bpftrace"}, Image: ImageBasic},
+		"without --":     {Append: "quiet -- sh"},
+		"at most 1500":   {Append: strings.Repeat("x", 1501)},
+		"directory":      {Dir: "work"},
+		"NAME=value":     {Env: []string{"=x"}},
+		"zero byte":      {Args: []string{"a\x00b"}},
+		"put into":       {Put: []Copy{{From: "/not/there", To: "/x"}}},
+		"path that":      {Get: []Copy{{From: "x", To: "y"}}},
+		"where to":       {Get: []Copy{{From: "/x", To: ""}}},
 	} {
 		if _, err := Run(t.Context(), o); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

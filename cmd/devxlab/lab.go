@@ -67,7 +67,7 @@ type labFlags struct {
 	Param   map[string]string `help:"Parameters of a module: mlx5_core=debug_mask=1." placeholder:"MODULE=PARAMS"`
 	Append  string            `help:"Added to the kernel's command line." placeholder:"WORDS"`
 	SMP     int               `name:"smp" default:"1" help:"Virtual CPUs. Races need 2; 1 is fastest under emulation."`
-	Mem     int               `placeholder:"MIB" help:"Memory in MiB; default 512, with --image full 1024."`
+	Mem     int               `placeholder:"MIB" help:"Memory in MiB; default 512, with --image full 1024, with --package 2048."`
 	Accel   string            `default:"auto" enum:"auto,kvm,tcg" help:"auto, kvm or tcg: auto is kvm if a guest really starts under it."`
 	Devices *int              `help:"How many emulated HCAs, all on one wire; default 1, with --socket none." placeholder:"N"`
 	Profile string            `help:"What the HCA's commands cost, as of devxlab emu." placeholder:"PROFILE"`
@@ -76,7 +76,8 @@ type labFlags struct {
 	Tap     string            `help:"Write what is on the wire to a pcapng file." placeholder:"FILE"`
 	Socket  []string          `sep:"none" help:"Use the HCA that a devxlab emu serves there, in the place of one of this machine's own; may be repeated. So two machines share a wire." placeholder:"PATH"`
 	HCA     string            `name:"hca" env:"DEVXLAB_HCA" help:"Program, with arguments, to start as the HCA instead of devxlab emu; it gets --socket PATH." placeholder:"COMMAND"`
-	Image   string            `default:"basic" help:"basic: busybox and devxlab; full: also rdma-core's tools and tests, perftest, iproute2, of Debian 12 or of the suite in full:SUITE."`
+	Image   string            `help:"basic (the default): busybox and devxlab; full: also rdma-core's tools and tests, perftest, iproute2, of Debian 12 or of the suite in full:SUITE."`
+	Package []string          `help:"A further Debian package to have in the guest, with what it depends on, such as bpftrace; the image is then full." placeholder:"NAME"`
 	Timeout time.Duration     `placeholder:"TIME" help:"Limit for the machine, from its start; default 10m, for a shell 24h."`
 	Env     []string          `sep:"none" help:"For the program's environment." placeholder:"NAME=VALUE"`
 	Put     []string          `sep:"none" help:"Copy a file or directory into the guest, by default to the same path." placeholder:"HOST[:GUEST]"`
@@ -97,9 +98,10 @@ type labExecCmd struct {
 }
 
 type labFetchCmd struct {
-	Kernel  string `default:"" help:"As for lab run." placeholder:"KERNEL"`
-	Image   string `default:"basic" help:"As for lab run."`
-	Refresh bool   `help:"Look for newer versions of what is there."`
+	Kernel  string   `default:"" help:"As for lab run." placeholder:"KERNEL"`
+	Image   string   `help:"As for lab run."`
+	Package []string `help:"As for lab run." placeholder:"NAME"`
+	Refresh bool     `help:"Look for newer versions of what is there."`
 }
 
 type labInitCmd struct {
@@ -109,7 +111,7 @@ type labInitCmd struct {
 func (labInitCmd) Run(*env) error { return guest.Init() }
 
 func (c labFetchCmd) Run(e *env) error {
-	q, k, err := lab.Fetch(e.ctx, lab.Options{Kernel: c.Kernel, Image: c.Image, Refresh: c.Refresh, Progress: e.err})
+	q, k, err := lab.Fetch(e.ctx, lab.Options{Kernel: c.Kernel, Image: c.Image, Packages: c.Package, Refresh: c.Refresh, Progress: e.err})
 	if err != nil {
 		return err
 	}
@@ -143,7 +145,7 @@ func (f labFlags) devices() int {
 // options are what the flags say.
 func (f labFlags) options(e *env) (lab.Options, error) {
 	o := lab.Options{Kernel: f.Kernel, Modules: f.Modules, ExtraModules: f.Module, Params: f.Param, Append: f.Append, SMP: f.SMP, MemMB: f.Mem, Accel: f.Accel,
-		Devices: f.devices(), Profile: f.Profile, Faults: f.Fault, Wire: f.Wire, Tap: f.Tap, Sockets: f.Socket, HCA: strings.Fields(f.HCA), Image: f.Image, Timeout: f.Timeout, Env: f.Env,
+		Devices: f.devices(), Profile: f.Profile, Faults: f.Fault, Wire: f.Wire, Tap: f.Tap, Sockets: f.Socket, HCA: strings.Fields(f.HCA), Image: f.Image, Packages: f.Package, Timeout: f.Timeout, Env: f.Env,
 		Stdin: e.in, Stdout: e.out, Stderr: e.err, Progress: e.err}
 	if f.Console {
 		o.Console = e.err
