@@ -21,15 +21,6 @@ type commandArrival struct {
 	Zero    [7]uint8
 }
 
-type commandBucketKey struct {
-	_      structs.HostLayout
-	Op     uint16
-	Part   uint8
-	Status uint8
-	Error  uint16
-	Bucket uint16
-}
-
 type commandCall struct {
 	_         structs.HostLayout
 	Entered   uint64
@@ -93,13 +84,6 @@ type commandConnectionKey struct {
 	Passive uint32
 }
 
-type commandCountKey struct {
-	_     structs.HostLayout
-	Op    uint16
-	Stage uint8
-	Zero  uint8
-}
-
 type commandEnding struct {
 	_     structs.HostLayout
 	Key   commandConnectionKey
@@ -136,6 +120,23 @@ type commandOutcomeKey struct {
 	Passive uint8
 }
 
+type commandPartTimes struct {
+	_     structs.HostLayout
+	Parts [8]struct {
+		_       structs.HostLayout
+		Sum     uint64
+		Buckets [2240]uint64
+	}
+}
+
+type commandPartTimesKey struct {
+	_      structs.HostLayout
+	Op     uint16
+	Error  uint16
+	Status uint8
+	Zero   [3]uint8
+}
+
 type commandRecord struct {
 	_        structs.HostLayout
 	Began    uint64
@@ -154,12 +155,17 @@ type commandRecord struct {
 	_        [4]byte
 }
 
+type commandStageCounts struct {
+	_      structs.HostLayout
+	Stages [64]uint64
+	Ops    [5][4096]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	commandMapArrivals               = "arrivals"
-	commandMapBuckets                = "buckets"
 	commandMapCalls                  = "calls"
 	commandMapConnectionBuckets      = "connection_buckets"
 	commandMapConnectionRecords      = "connection_records"
@@ -173,6 +179,7 @@ const (
 	commandMapOutcomes               = "outcomes"
 	commandMapRecords                = "records"
 	commandMapTasks                  = "tasks"
+	commandMapTimes                  = "times"
 	commandMapWorks                  = "works"
 	commandProgAwake                 = "awake"
 	commandProgCmDestroy             = "cm_destroy"
@@ -213,14 +220,17 @@ const (
 	commandVarFilterOp               = "filter_op"
 	commandVarFilterQpn              = "filter_qpn"
 	commandVarFilterTasks            = "filter_tasks"
+	commandVarNoTimes                = "no_times"
 	commandVarRdmaLength             = "rdma_length"
 	commandVarRdmaName               = "rdma_name"
 	commandVarTimewaitId             = "timewait_id"
 	commandVarUnusedConnection       = "unused_connection"
 	commandVarUnusedConnectionBucket = "unused_connection_bucket"
+	commandVarUnusedCounts           = "unused_counts"
 	commandVarUnusedFailure          = "unused_failure"
 	commandVarUnusedOutcome          = "unused_outcome"
 	commandVarUnusedRecord           = "unused_record"
+	commandVarWakeUpAt               = "wake_up_at"
 	commandVarWantConnections        = "want_connections"
 	commandVarWantRecords            = "want_records"
 	commandVarWorkFunction           = "work_function"
@@ -308,7 +318,6 @@ type commandProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type commandMapSpecs struct {
 	Arrivals          *ebpf.MapSpec `ebpf:"arrivals"`
-	Buckets           *ebpf.MapSpec `ebpf:"buckets"`
 	Calls             *ebpf.MapSpec `ebpf:"calls"`
 	ConnectionBuckets *ebpf.MapSpec `ebpf:"connection_buckets"`
 	ConnectionRecords *ebpf.MapSpec `ebpf:"connection_records"`
@@ -322,6 +331,7 @@ type commandMapSpecs struct {
 	Outcomes          *ebpf.MapSpec `ebpf:"outcomes"`
 	Records           *ebpf.MapSpec `ebpf:"records"`
 	Tasks             *ebpf.MapSpec `ebpf:"tasks"`
+	Times             *ebpf.MapSpec `ebpf:"times"`
 	Works             *ebpf.MapSpec `ebpf:"works"`
 }
 
@@ -335,14 +345,17 @@ type commandVariableSpecs struct {
 	FilterOp               *ebpf.VariableSpec `ebpf:"filter_op"`
 	FilterQpn              *ebpf.VariableSpec `ebpf:"filter_qpn"`
 	FilterTasks            *ebpf.VariableSpec `ebpf:"filter_tasks"`
+	NoTimes                *ebpf.VariableSpec `ebpf:"no_times"`
 	RdmaLength             *ebpf.VariableSpec `ebpf:"rdma_length"`
 	RdmaName               *ebpf.VariableSpec `ebpf:"rdma_name"`
 	TimewaitId             *ebpf.VariableSpec `ebpf:"timewait_id"`
 	UnusedConnection       *ebpf.VariableSpec `ebpf:"unused_connection"`
 	UnusedConnectionBucket *ebpf.VariableSpec `ebpf:"unused_connection_bucket"`
+	UnusedCounts           *ebpf.VariableSpec `ebpf:"unused_counts"`
 	UnusedFailure          *ebpf.VariableSpec `ebpf:"unused_failure"`
 	UnusedOutcome          *ebpf.VariableSpec `ebpf:"unused_outcome"`
 	UnusedRecord           *ebpf.VariableSpec `ebpf:"unused_record"`
+	WakeUpAt               *ebpf.VariableSpec `ebpf:"wake_up_at"`
 	WantConnections        *ebpf.VariableSpec `ebpf:"want_connections"`
 	WantRecords            *ebpf.VariableSpec `ebpf:"want_records"`
 	WorkFunction           *ebpf.VariableSpec `ebpf:"work_function"`
@@ -369,7 +382,6 @@ func (o *commandObjects) Close() error {
 // It can be passed to loadCommandObjects or ebpf.CollectionSpec.LoadAndAssign.
 type commandMaps struct {
 	Arrivals          *ebpf.Map `ebpf:"arrivals"`
-	Buckets           *ebpf.Map `ebpf:"buckets"`
 	Calls             *ebpf.Map `ebpf:"calls"`
 	ConnectionBuckets *ebpf.Map `ebpf:"connection_buckets"`
 	ConnectionRecords *ebpf.Map `ebpf:"connection_records"`
@@ -383,13 +395,13 @@ type commandMaps struct {
 	Outcomes          *ebpf.Map `ebpf:"outcomes"`
 	Records           *ebpf.Map `ebpf:"records"`
 	Tasks             *ebpf.Map `ebpf:"tasks"`
+	Times             *ebpf.Map `ebpf:"times"`
 	Works             *ebpf.Map `ebpf:"works"`
 }
 
 func (m *commandMaps) Close() error {
 	return _CommandClose(
 		m.Arrivals,
-		m.Buckets,
 		m.Calls,
 		m.ConnectionBuckets,
 		m.ConnectionRecords,
@@ -403,6 +415,7 @@ func (m *commandMaps) Close() error {
 		m.Outcomes,
 		m.Records,
 		m.Tasks,
+		m.Times,
 		m.Works,
 	)
 }
@@ -417,14 +430,17 @@ type commandVariables struct {
 	FilterOp               *ebpf.Variable `ebpf:"filter_op"`
 	FilterQpn              *ebpf.Variable `ebpf:"filter_qpn"`
 	FilterTasks            *ebpf.Variable `ebpf:"filter_tasks"`
+	NoTimes                *ebpf.Variable `ebpf:"no_times"`
 	RdmaLength             *ebpf.Variable `ebpf:"rdma_length"`
 	RdmaName               *ebpf.Variable `ebpf:"rdma_name"`
 	TimewaitId             *ebpf.Variable `ebpf:"timewait_id"`
 	UnusedConnection       *ebpf.Variable `ebpf:"unused_connection"`
 	UnusedConnectionBucket *ebpf.Variable `ebpf:"unused_connection_bucket"`
+	UnusedCounts           *ebpf.Variable `ebpf:"unused_counts"`
 	UnusedFailure          *ebpf.Variable `ebpf:"unused_failure"`
 	UnusedOutcome          *ebpf.Variable `ebpf:"unused_outcome"`
 	UnusedRecord           *ebpf.Variable `ebpf:"unused_record"`
+	WakeUpAt               *ebpf.Variable `ebpf:"wake_up_at"`
 	WantConnections        *ebpf.Variable `ebpf:"want_connections"`
 	WantRecords            *ebpf.Variable `ebpf:"want_records"`
 	WorkFunction           *ebpf.Variable `ebpf:"work_function"`

@@ -15,7 +15,7 @@
 // they begin, and not followed.
 package ebpf
 
-//go:generate go tool -modfile=../tools/go.mod bpf2go -cc clang-14 -strip llvm-strip-14 -target amd64,arm64 -type record -type bucket_key -type count_key -type failure_key -type connection -type connection_bucket_key -type outcome_key -cflags "-O2 -mcpu=v2 -Wall -Werror -Wno-unused-function" command bpf/command.bpf.c
+//go:generate go tool -modfile=../tools/go.mod bpf2go -cc clang-14 -strip llvm-strip-14 -target amd64,arm64 -type record -type stage_counts -type part_times -type part_times_key -type failure_key -type connection -type connection_bucket_key -type outcome_key -cflags "-O2 -mcpu=v2 -Wall -Werror -Wno-unused-function" command bpf/command.bpf.c
 
 import (
 	"context"
@@ -129,7 +129,7 @@ func (o *Options) set(spec *bpf.CollectionSpec, k *kernel, r *resolution) error 
 			return fmt.Errorf("%w: %d bytes for records: a power of two from %d to 2^30", ErrFilter, o.Records, os.Getpagesize())
 		}
 		spec.Maps["records"].MaxEntries, spec.Maps["connection_records"].MaxEntries = uint32(o.Records), uint32(o.Records)
-		values["want_records"] = uint8(1)
+		values["want_records"], values["wake_up_at"] = uint8(1), uint64(o.Records/4)
 	}
 	if len(o.Processes) > 0 {
 		values["filter_tasks"] = uint8(1)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
@@ -46,6 +47,10 @@ func (t *Tracer) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return records(ctx, t, "records", parseRecord)
 }
 
+// patience is how long records lie before they are read, unless there are many: to
+// wake a reader for each costs the command that it is about.
+const patience = 100 * time.Millisecond
+
 // records returns what comes through a ring buffer.
 func records[R any](ctx context.Context, t *Tracer, buffer string, parse func(b []byte) (R, error)) iter.Seq2[R, error] {
 	return func(yield func(R, error) bool) {
@@ -62,10 +67,15 @@ func records[R any](ctx context.Context, t *Tracer, buffer string, parse func(b 
 		defer r.Close()
 		defer context.AfterFunc(ctx, func() { _ = r.Flush() })() // what is there is still read
 		var raw ringbuf.Record
+		r.SetDeadline(time.Now().Add(patience))
 		for {
 			err := r.ReadInto(&raw)
-			if errors.Is(err, ringbuf.ErrFlushed) {
+			switch {
+			case errors.Is(err, ringbuf.ErrFlushed):
 				return
+			case errors.Is(err, os.ErrDeadlineExceeded): // and what there was has been read
+				r.SetDeadline(time.Now().Add(patience))
+				continue
 			}
 			var rec R
 			if err == nil {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	bpf "github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/mlx5"
@@ -241,20 +240,14 @@ func (s *Snapshot) Time(part Part, op mlx5.Op) (h Histogram) {
 func (t *Tracer) Snapshot() (*Snapshot, error) {
 	s := &Snapshot{}
 	err := errors.Join(
-		readMap(t.objects.Maps["counts"], func(k commandCountKey, n uint64) {
-			s.Counts = append(s.Counts, Count{Stage(k.Stage), mlx5.Op(k.Op), n})
-		}),
+		t.readCounts(s),
 		readMap(t.objects.Maps["failures"], func(k commandFailureKey, n uint64) {
 			s.Failures = append(s.Failures, Failure{mlx5.Op(k.Op), mlx5.Status(k.Status), k.Syndrome, unix.Errno(k.Error), n})
-		}))
+		}),
+		t.readTimes(s))
 	if err != nil {
 		return nil, err
 	}
-	times, err := readTimes(t.objects.Maps["buckets"])
-	if err != nil {
-		return nil, err
-	}
-	s.Times = times
 	if err := t.readConnections(s); err != nil {
 		return nil, err
 	}
@@ -269,36 +262,49 @@ func (t *Tracer) Snapshot() (*Snapshot, error) {
 	return s, nil
 }
 
-// readTimes puts buckets together to histograms.
-func readTimes(m *bpf.Map) ([]Times, error) {
-	type key struct {
-		part   Part
-		op     mlx5.Op
-		status mlx5.Status
-		errno  unix.Errno
+// readCounts reads the counts that are not 0.
+func (t *Tracer) readCounts(s *Snapshot) error {
+	c := new(commandStageCounts)
+	if err := t.objects.Maps["counts"].Lookup(uint32(0), c); err != nil {
+		return fmt.Errorf("counts: %w", err)
 	}
-	all := map[key]*Histogram{}
-	var bk commandBucketKey
-	var n uint64
-	i := m.Iterate()
-	for i.Next(&bk, &n) {
-		k := key{Part(bk.Part), mlx5.Op(bk.Op), mlx5.Status(bk.Status), unix.Errno(bk.Error)}
-		h := all[k]
-		if h == nil {
-			h = &Histogram{}
-			all[k] = h
+	for stage := range specs {
+		if n := c.Stages[stage]; n > 0 {
+			s.Counts = append(s.Counts, Count{Stage: Stage(stage), N: n})
 		}
-		h.put(bk.Bucket, n)
+	}
+	for i := range c.Ops {
+		for op, n := range c.Ops[i] {
+			if n > 0 {
+				s.Counts = append(s.Counts, Count{Command + Stage(i), mlx5.Op(op), n})
+			}
+		}
+	}
+	return nil
+}
+
+// readTimes reads the histograms of each outcome.
+func (t *Tracer) readTimes(s *Snapshot) error {
+	var k commandPartTimesKey
+	all := new(commandPartTimes)
+	i := t.objects.Maps["times"].Iterate()
+	for i.Next(&k, all) {
+		for part := range all.Parts {
+			var h Histogram
+			for index, n := range all.Parts[part].Buckets {
+				if n > 0 {
+					h.put(uint16(index), n)
+				}
+			}
+			if h.sum = all.Parts[part].Sum; h.n > 0 {
+				s.Times = append(s.Times, Times{Part(part), mlx5.Op(k.Op), mlx5.Status(k.Status), unix.Errno(k.Error), h})
+			}
+		}
 	}
 	if err := i.Err(); err != nil {
-		return nil, fmt.Errorf("histograms: %w", err)
+		return fmt.Errorf("histograms: %w", err)
 	}
-	var times []Times
-	for k, h := range all {
-		h.sort()
-		times = append(times, Times{k.part, k.op, k.status, k.errno, *h})
-	}
-	return times, nil
+	return nil
 }
 
 func (s *Snapshot) sort() {

@@ -79,21 +79,40 @@ enum loss {
 
 #define UNKNOWN (~0ULL)
 
-struct count_key {
-	__u16 op;
-	__u8 stage;
-	__u8 zero;
+// Counts: of each stage, and of those that know the opcode, by opcode. One array, so
+// that a count is an addition and no search.
+#define OP_STAGES (STAGE_AWAKE - STAGE_COMMAND + 1)
+#define MAX_STAGES 64
+#define MAX_OPS 4096 // opcodes have 12 bits so far (mlx5_ifc.h); one above is counted as its lower 12
+
+struct stage_counts {
+	__u64 stages[MAX_STAGES];
+	__u64 ops[OP_STAGES][MAX_OPS];
 };
 
-struct bucket_key {
+// Histograms: bucket_of says which value is in which bucket. What takes 2^40 ns and
+// more, 18 minutes, is in the last.
+#define BUCKETS 2240
+
+#define BUCKET_SUM 0xffff // in the place of a bucket, where each is by itself: the sum of all values
+
+struct histogram {
+	__u64 sum;
+	__u64 buckets[BUCKETS];
+};
+
+// All parts of the commands with one opcode and one outcome, so that a command makes
+// one search and then additions only.
+struct part_times {
+	struct histogram parts[PARTS];
+};
+
+struct part_times_key {
 	__u16 op;
-	__u8 part;
-	__u8 status;
 	__u16 error; // errno
-	__u16 bucket;
+	__u8 status;
+	__u8 zero[3];
 };
-
-#define BUCKET_SUM 0xffff // in the place of a bucket: the sum of all values
 
 struct failure_key {
 	__u32 syndrome;
@@ -134,22 +153,25 @@ struct entry {
 };
 
 #define MAX_CALLS 8192
-#define MAX_BUCKETS 32768
+#define MAX_TIMES 256
+#define MAX_BUCKETS 32768 // of connections
 #define MAX_TASKS 16384
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct count_key);
-	__type(value, __u64);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct stage_counts);
 } counts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_BUCKETS);
-	__type(key, struct bucket_key);
-	__type(value, __u64);
-} buckets SEC(".maps");
+	__uint(max_entries, MAX_TIMES);
+	__type(key, struct part_times_key);
+	__type(value, struct part_times);
+} times SEC(".maps");
+
+struct part_times no_times; // too large for a stack
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -205,12 +227,20 @@ volatile const __u16 filter_op;
 volatile const __u8 filter_tasks;
 volatile const __u8 filter_device; // length of device_name with its zero byte
 volatile const __u8 want_records;
+volatile const __u64 wake_up_at; // bytes
 #define DEVICE_NAME 32
 volatile const char device_name[DEVICE_NAME];
 volatile const char rdma_name[DEVICE_NAME];
 volatile const __u8 rdma_length; // with its zero byte
 volatile const __u8 want_connections;
 volatile const __u8 timewait_id; // cm_enter_timewait has its argument where the source says
+
+// wake_up is how to put a record into a buffer: its reader comes by itself now and
+// then, and is woken if there is much for it.
+static __always_inline __u64 wake_up(void *buffer)
+{
+	return bpf_ringbuf_query(buffer, BPF_RB_AVAIL_DATA) >= wake_up_at ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
 
 static void lose(__u32 what)
 {
@@ -233,10 +263,19 @@ static __always_inline void add(void *map, const void *key, __u64 by)
 		lose(LOSS_COUNT);
 }
 
-static void count(__u8 stage, __u16 op)
+static __always_inline void count(__u8 stage, __u16 op)
 {
-	struct count_key key = { .op = op, .stage = stage };
-	add(&counts, &key, 1);
+	__u32 zero = 0;
+	struct stage_counts *c = bpf_map_lookup_elem(&counts, &zero);
+	__u64 at = op;
+
+	if (!c)
+		return;
+	asm volatile("%0 &= 4095" : "+r"(at)); // MAX_OPS - 1, where the verifier sees it
+	if (stage >= STAGE_COMMAND && stage <= STAGE_AWAKE)
+		__sync_fetch_and_add(&c->ops[stage - STAGE_COMMAND][at], 1);
+	else
+		__sync_fetch_and_add(&c->stages[stage], 1);
 }
 
 // bucket_of numbers values up to 127 by themselves and gives each further power of
@@ -255,15 +294,32 @@ static __u16 bucket_of(__u64 v)
 	return (e << 6) + (v >> e);
 }
 
-static void observe(__u8 part, __u64 value, __u16 op, __u8 status, __u16 error)
+// times_of finds the histograms of an outcome.
+static __always_inline struct part_times *times_of(__u16 op, __u8 status, __u16 error)
 {
-	struct bucket_key key = { .op = op, .part = part, .status = status, .error = error };
+	struct part_times_key key = { .op = op, .error = error, .status = status };
+	struct part_times *t = bpf_map_lookup_elem(&times, &key);
+
+	if (t)
+		return t;
+	bpf_map_update_elem(&times, &key, &no_times, BPF_NOEXIST);
+	t = bpf_map_lookup_elem(&times, &key);
+	if (!t)
+		lose(LOSS_COUNT);
+	return t;
+}
+
+static __always_inline void observe(struct histogram *h, __u64 value)
+{
+	__u64 bucket;
+
 	if (value == UNKNOWN)
 		return;
-	key.bucket = bucket_of(value);
-	add(&buckets, &key, 1);
-	key.bucket = BUCKET_SUM;
-	add(&buckets, &key, value);
+	bucket = bucket_of(value);
+	if (bucket >= BUCKETS)
+		bucket = BUCKETS - 1;
+	__sync_fetch_and_add(&h->buckets[bucket], 1);
+	__sync_fetch_and_add(&h->sum, value);
 }
 
 // wanted tells whether the current thread is one that is asked for.
@@ -353,8 +409,13 @@ int left(struct pt_regs *regs)
 
 	if (!e)
 		return 0;
-	if (e->used)
-		observe(PART_CALL, bpf_ktime_get_ns() - e->entered, e->op, 0, 0);
+	if (e->used) {
+		__u64 took = bpf_ktime_get_ns() - e->entered;
+		struct part_times *t = times_of(e->op, 0, 0);
+
+		if (t)
+			observe(&t->parts[PART_CALL], took);
+	}
 	bpf_map_delete_elem(&entries, &thread);
 	return 0;
 }
@@ -598,6 +659,7 @@ int awake(struct pt_regs *regs)
 	__u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
 	struct call *c = bpf_map_lookup_elem(&calls, &thread);
 	struct record r = {};
+	struct part_times *t;
 	__u8 out[12] = {};
 	__u16 error;
 
@@ -622,9 +684,12 @@ int awake(struct pt_regs *regs)
 	}
 	count(STAGE_AWAKE, r.op);
 	SPLIT(r.parts, c, now);
+	t = times_of(r.op, r.status, error);
+	if (t) {
 #pragma unroll
-	for (int i = 0; i < PART_CALL; i++)
-		observe(i, r.parts[i], r.op, r.status, error);
+		for (int i = 0; i < PART_CALL; i++)
+			observe(&t->parts[i], r.parts[i]);
+	}
 	if (r.status || error) {
 		struct failure_key f = { .syndrome = r.syndrome, .op = r.op, .error = error, .status = r.status };
 		add(&failures, &f, 1);
@@ -636,7 +701,7 @@ int awake(struct pt_regs *regs)
 		r.op_mod = c->op_mod;
 		r.uid = c->uid;
 		bpf_get_current_comm(r.comm, sizeof(r.comm));
-		if (bpf_ringbuf_output(&records, &r, sizeof(r), 0))
+		if (bpf_ringbuf_output(&records, &r, sizeof(r), wake_up(&records)))
 			lose(LOSS_RECORD);
 	}
 	disown(c, thread);
@@ -678,6 +743,7 @@ int exited(struct bpf_raw_tracepoint_args *ctx)
 
 // For the generated bindings.
 const struct record *unused_record __attribute__((unused));
+const struct stage_counts *unused_counts __attribute__((unused));
 const struct failure_key *unused_failure __attribute__((unused));
 const struct connection *unused_connection __attribute__((unused));
 const struct connection_bucket_key *unused_connection_bucket __attribute__((unused));

@@ -269,7 +269,7 @@ static void end(struct connection_key *key, struct connection *c)
 	c->outcome = o.outcome;
 	count(STAGE_CM_END, 0);
 	add(&outcomes, &o, 1);
-	if (want_records && bpf_ringbuf_output(&connection_records, c, sizeof(*c), 0))
+	if (want_records && bpf_ringbuf_output(&connection_records, c, sizeof(*c), wake_up(&connection_records)))
 		lose(LOSS_RECORD);
 	drop(key, c);
 }
