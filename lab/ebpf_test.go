@@ -406,3 +406,22 @@ func TestLabTraceBench(t *testing.T) {
 		t.Error("no split of 2RST_QP, or a stage is not visible")
 	}
 }
+
+// Ten minutes at full rate leave nothing behind: TestTracedForLong of ebpf.
+func TestLabTraceLong(t *testing.T) {
+	require.Long(t, "trace", "make lab-trace")
+	o := realLab(t)
+	var out bytes.Buffer
+	o.SMP, o.Append, o.Devices, o.HCA, o.Stdout, o.Stderr = 2, "tsc=reliable", 1, []string{o.Devxlab, "emu"}, &out, &out
+	o.Timeout = 20 * time.Minute
+	o.Put, o.Env = []Copy{{From: guestTest(t, "devxlab.example/ebpf"), To: "/tmp/ebpf.test"}}, []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=kernel-device"}
+	o.Args = strings.Fields("/tmp/ebpf.test -test.v -test.run ^TestTracedForLong$ -traced 10m")
+	r, err := Run(t.Context(), o)
+	t.Log(out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Status != 0 || !strings.Contains(out.String(), "--- PASS: TestTracedForLong (") {
+		t.Errorf("exit status %d", r.Status)
+	}
+}
