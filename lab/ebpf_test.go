@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -181,18 +180,6 @@ func TestLabTraceTimes(t *testing.T) {
 	}
 }
 
-// guestTest builds the tests of a package of this module.
-func guestTest(t *testing.T, pkg string) (file string) {
-	t.Helper()
-	file = filepath.Join(t.TempDir(), filepath.Base(pkg)+".test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", file, pkg)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOFLAGS=-buildvcs=false")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return file
-}
-
 // stagesDoc has a table of what is seen where: a line for each stage, a column for
 // each kernel.
 const stagesDoc = "../docs/ebpf-stages.md"
@@ -204,7 +191,7 @@ const userKernel = "DEVXLAB_TRACE_KERNEL"
 // and stages are seen where docs/ebpf-stages.md says.
 func TestLabTraceKernels(t *testing.T) {
 	o := realLab(t)
-	test := guestTest(t, "devxlab.example/ebpf")
+	test := testBinary(t, "ebpf")
 	seen := map[string][]string{} // by kernel, for each stage
 	stages := []string{}
 	kernels := KernelNames()
@@ -414,7 +401,7 @@ func TestLabTraceLong(t *testing.T) {
 	var out bytes.Buffer
 	o.SMP, o.Append, o.Devices, o.HCA, o.Stdout, o.Stderr = 2, "tsc=reliable", 1, []string{o.Devxlab, "emu"}, &out, &out
 	o.Timeout = 20 * time.Minute
-	o.Put, o.Env = []Copy{{From: guestTest(t, "devxlab.example/ebpf"), To: "/tmp/ebpf.test"}}, []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=kernel-device"}
+	o.Put, o.Env = []Copy{{From: testBinary(t, "ebpf"), To: "/tmp/ebpf.test"}}, []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=kernel-device"}
 	o.Args = strings.Fields("/tmp/ebpf.test -test.v -test.run ^TestTracedForLong$ -traced 10m")
 	r, err := Run(t.Context(), o)
 	t.Log(out.String())
