@@ -65,6 +65,8 @@ type commandConnection struct {
 	RemoteQpn uint32
 	Retried   uint32
 	Repeated  uint32
+	Echo      uint32
+	Zero2     uint32
 	Reason    uint16
 	Passive   uint8
 	Rejected  uint8

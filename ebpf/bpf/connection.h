@@ -57,6 +57,8 @@ struct connection {
 	__u32 tgid, tid;
 	__u32 local, remote, local_qpn, remote_qpn;
 	__u32 retried, repeated; // messages sent again, received again
+	__u32 echo;    // what a REQ has where others have the receiver's id: the vendor's
+	__u32 zero2;
 	__u16 reason;
 	__u8 passive;
 	__u8 rejected; // which message was: 0 REQ, 1 REP, 2 neither
@@ -303,6 +305,7 @@ static __always_inline struct connection *begin(struct connection_key *key, cons
 	}
 	c->service = be64(mad + MAD_REQ_SERVICE);
 	c->guid = key->guid;
+	c->echo = be32(mad + MAD_REMOTE_ID);
 	if (key->passive) {
 		c->remote = key->id;
 		c->remote_qpn = be24(mad + MAD_REQ_QPN);
@@ -405,7 +408,7 @@ int cm_sent(struct pt_regs *regs)
 		c = find(local, &key);
 		if (!c && (m == CM_REP || m == CM_REJ || m == CM_MRA)) {
 			c = find_asking(remote, &key);
-			if (c && local) {
+			if (c && local && local != c->echo) { // which cm_issue_rej sends back for one
 				c->local = local;
 				point(local, 0, &key);
 			}
