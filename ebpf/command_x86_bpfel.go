@@ -217,6 +217,7 @@ const (
 	commandVarFilterTasks            = "filter_tasks"
 	commandVarRdmaLength             = "rdma_length"
 	commandVarRdmaName               = "rdma_name"
+	commandVarServiceMask            = "service_mask"
 	commandVarTimewaitId             = "timewait_id"
 	commandVarUnusedConnection       = "unused_connection"
 	commandVarUnusedConnectionBucket = "unused_connection_bucket"
@@ -339,6 +340,7 @@ type commandVariableSpecs struct {
 	FilterTasks            *ebpf.VariableSpec `ebpf:"filter_tasks"`
 	RdmaLength             *ebpf.VariableSpec `ebpf:"rdma_length"`
 	RdmaName               *ebpf.VariableSpec `ebpf:"rdma_name"`
+	ServiceMask            *ebpf.VariableSpec `ebpf:"service_mask"`
 	TimewaitId             *ebpf.VariableSpec `ebpf:"timewait_id"`
 	UnusedConnection       *ebpf.VariableSpec `ebpf:"unused_connection"`
 	UnusedConnectionBucket *ebpf.VariableSpec `ebpf:"unused_connection_bucket"`
@@ -421,6 +423,7 @@ type commandVariables struct {
 	FilterTasks            *ebpf.Variable `ebpf:"filter_tasks"`
 	RdmaLength             *ebpf.Variable `ebpf:"rdma_length"`
 	RdmaName               *ebpf.Variable `ebpf:"rdma_name"`
+	ServiceMask            *ebpf.Variable `ebpf:"service_mask"`
 	TimewaitId             *ebpf.Variable `ebpf:"timewait_id"`
 	UnusedConnection       *ebpf.Variable `ebpf:"unused_connection"`
 	UnusedConnectionBucket *ebpf.Variable `ebpf:"unused_connection_bucket"`

@@ -592,10 +592,9 @@ int cm_send_end(struct pt_regs *regs)
 // read_id reads what is public of a cm_id_private: its first member, struct ib_cm_id.
 static __always_inline void read_id(const void *id, __u32 *state, __u32 *local, __u32 *remote)
 {
-	// Behind cm_handler, context, device, service_id and service_mask, where no BTF says
-	// otherwise: 5.10 to 5.15, and no connection is followed on newer kernels without. Behind
-	// lap_state the ids.
-	__u32 at_state = 5 * sizeof(__u64), at_local = 6 * sizeof(__u64), at_remote = at_local + sizeof(__u32);
+	// Where no BTF says otherwise: behind cm_handler, context, device, service_id and, on
+	// some kernels, service_mask. The ids are behind lap_state.
+	__u32 at_state = (4 + service_mask) * sizeof(__u64), at_local = at_state + 2 * sizeof(__u32), at_remote = at_local + sizeof(__u32);
 	__u8 l[4] = {}, r[4] = {};
 
 	if (bpf_core_type_exists(struct ib_cm_id)) {
