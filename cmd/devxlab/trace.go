@@ -168,25 +168,36 @@ func (r *tracing) wait(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			_, err := io.WriteString(r.env.out, clearScreen) // for the whole
+			return err
 		case now := <-tick.C:
 			s, err := r.tracer.Snapshot()
 			if err != nil {
-				return err
-			}
-			if _, err := io.WriteString(r.env.out, "\x1b[H\x1b[J"); err != nil { // home, clear
 				return err
 			}
 			open, err := r.tracer.OpenConnections()
 			if err != nil {
 				return err
 			}
-			if err := r.tables(s.Since(last), len(open), now.Sub(at)); err != nil {
+			if err := r.draw(s.Since(last), len(open), now.Sub(at)); err != nil {
 				return err
 			}
 			last, at = s, now
 		}
 	}
+}
+
+// draw replaces what is on the terminal.
+func (r *tracing) draw(s *ebpf.Snapshot, open int, took time.Duration) error {
+	var text strings.Builder
+	e := *r.env
+	e.out = &text
+	if err := (&traceView{&e, r.tracer.Coverage(), s, open, took}).frame(); err != nil {
+		return err
+	}
+	rows, columns := terminalSize(r.env.out)
+	_, err := io.WriteString(r.env.out, screen(text.String(), rows, columns))
+	return err
 }
 
 // take takes records until ctx is done.
