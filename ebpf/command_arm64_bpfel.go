@@ -56,6 +56,8 @@ type commandConnection struct {
 	RemoteQpn uint32
 	Retried   uint32
 	Repeated  uint32
+	Echo      uint32
+	Zero2     uint32
 	Reason    uint16
 	Passive   uint8
 	Rejected  uint8
@@ -223,6 +225,7 @@ const (
 	commandVarNoTimes                = "no_times"
 	commandVarRdmaLength             = "rdma_length"
 	commandVarRdmaName               = "rdma_name"
+	commandVarServiceMask            = "service_mask"
 	commandVarTimewaitId             = "timewait_id"
 	commandVarUnusedConnection       = "unused_connection"
 	commandVarUnusedConnectionBucket = "unused_connection_bucket"
@@ -348,6 +351,7 @@ type commandVariableSpecs struct {
 	NoTimes                *ebpf.VariableSpec `ebpf:"no_times"`
 	RdmaLength             *ebpf.VariableSpec `ebpf:"rdma_length"`
 	RdmaName               *ebpf.VariableSpec `ebpf:"rdma_name"`
+	ServiceMask            *ebpf.VariableSpec `ebpf:"service_mask"`
 	TimewaitId             *ebpf.VariableSpec `ebpf:"timewait_id"`
 	UnusedConnection       *ebpf.VariableSpec `ebpf:"unused_connection"`
 	UnusedConnectionBucket *ebpf.VariableSpec `ebpf:"unused_connection_bucket"`
@@ -433,6 +437,7 @@ type commandVariables struct {
 	NoTimes                *ebpf.Variable `ebpf:"no_times"`
 	RdmaLength             *ebpf.Variable `ebpf:"rdma_length"`
 	RdmaName               *ebpf.Variable `ebpf:"rdma_name"`
+	ServiceMask            *ebpf.Variable `ebpf:"service_mask"`
 	TimewaitId             *ebpf.Variable `ebpf:"timewait_id"`
 	UnusedConnection       *ebpf.Variable `ebpf:"unused_connection"`
 	UnusedConnectionBucket *ebpf.Variable `ebpf:"unused_connection_bucket"`

@@ -118,6 +118,9 @@ func Attach(o Options) (*Tracer, error) {
 // set writes the filter into the programs, and what they need to know of the kernel.
 func (o *Options) set(spec *bpf.CollectionSpec, k *kernel, r *resolution) error {
 	values := map[string]any{"work_function": k.address("cmd_work_handler", "mlx5_core")}
+	if mask, _ := k.serviceMask(); mask {
+		values["service_mask"] = uint8(1)
+	}
 	if r.why[CMEnd] == "" {
 		values["want_connections"] = uint8(1)
 	}

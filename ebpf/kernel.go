@@ -34,6 +34,9 @@ type kernel struct {
 // emptyBTF is the size of a module's BTF that has a header and no types.
 const emptyBTF = 24
 
+// ofed is a module that only OFED's drivers have: what they need of newer kernels.
+const ofed = "mlx_compat"
+
 var modules = []string{"mlx5_core", "mlx5_ib", "ib_uverbs", "ib_core", "ib_cm"}
 
 // Errors of Attach. Each comes wrapped in one that says what to do.
@@ -71,6 +74,7 @@ func readKernel(root fs.FS) (*kernel, error) {
 	if b, err := fs.ReadFile(root, "proc/sys/kernel/osrelease"); err == nil {
 		_, _ = fmt.Sscanf(string(b), "%d.%d", &k.release[0], &k.release[1])
 	}
+	k.loaded[ofed] = live(root, ofed)
 	if !k.loaded["mlx5_core"] {
 		return nil, fmt.Errorf("%w: mlx5_core: modprobe mlx5_ib, or wait for it (devxlab trace --wait)", ErrNoModule)
 	}
@@ -125,7 +129,7 @@ func parseSymbols(r io.Reader) (*kernel, error) {
 		kind, rest, _ := strings.Cut(rest, " ")
 		name, module, isModule := strings.Cut(rest, "\t")
 		source, suffix, _ := strings.Cut(name, ".")
-		if !wanted[source] || kind != "t" && kind != "T" || strings.HasPrefix(suffix, "cold") || strings.HasPrefix(suffix, "part") {
+		if !wanted[source] || kind != "t" && kind != "T" || splitOff(suffix) {
 			continue
 		}
 		s := symbol{name: name, module: vmlinux}
@@ -146,6 +150,13 @@ func parseSymbols(r io.Reader) (*kernel, error) {
 		return nil, fmt.Errorf("%w: /proc/kallsyms hides the addresses: as root, sysctl kernel.kptr_restrict=1", ErrNoPermission)
 	}
 	return k, nil
+}
+
+// splitOff reports whether what the compiler added to a name says that this is only a
+// part of the function, maybe of a clone: isra.0.cold.
+func splitOff(suffix string) bool {
+	words := strings.Split(suffix, ".")
+	return slices.Contains(words, "cold") || slices.Contains(words, "part")
 }
 
 // has reports whether there is a function with this very name.

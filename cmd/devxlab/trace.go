@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"devxlab.example/ebpf"
-	"devxlab.example/internal/atomicfile"
 	"devxlab.example/mlx5"
 )
 
@@ -24,7 +23,7 @@ type traceCmd struct {
 	Duration time.Duration `help:"End after this time; default: when CMD ends, or at Ctrl-C." placeholder:"TIME"`
 	Summary  bool          `help:"Only the whole at the end, also on a terminal."`
 	Records  bool          `help:"A line for each command and each connection as it ends."`
-	Chrome   string        `help:"Write a timeline of all commands to this new file; Perfetto (ui.perfetto.dev) and chrome://tracing open it." placeholder:"FILE"`
+	Chrome   string        `help:"Write a timeline of all commands and connections to this new file; Perfetto (ui.perfetto.dev) and chrome://tracing open it." placeholder:"FILE"`
 	Wait     bool          `help:"Wait until the driver is loaded, if it is not yet."`
 	Stages   bool          `help:"Only show where each stage can be seen on this kernel, or why it cannot."`
 	PID      []int         `name:"pid" help:"Only of these processes, and of what they start from now on."`
@@ -95,12 +94,12 @@ func (c *traceCmd) Run(e *env) error {
 
 // tracing is one run.
 type tracing struct {
-	cmd    *traceCmd
-	env    *env
-	tracer *ebpf.Tracer
-	began  time.Time
-	mu     sync.Mutex // of what both readers write
-	events []chromeEvent
+	cmd      *traceCmd
+	env      *env
+	tracer   *ebpf.Tracer
+	began    time.Time
+	mu       sync.Mutex // of what both readers write
+	timeline timeline
 }
 
 func (r *tracing) run(words []string) error {
@@ -133,7 +132,7 @@ func (r *tracing) run(words []string) error {
 		err = errors.Join(err, r.report(s, len(open), took))
 	}
 	if r.cmd.Chrome != "" {
-		err = errors.Join(err, r.writeChrome())
+		err = errors.Join(err, r.timeline.write(r.cmd.Chrome))
 	}
 	return err
 }
@@ -169,25 +168,36 @@ func (r *tracing) wait(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			_, err := io.WriteString(r.env.out, clearScreen) // for the whole
+			return err
 		case now := <-tick.C:
 			s, err := r.tracer.Snapshot()
 			if err != nil {
-				return err
-			}
-			if _, err := io.WriteString(r.env.out, "\x1b[H\x1b[J"); err != nil { // home, clear
 				return err
 			}
 			open, err := r.tracer.OpenConnections()
 			if err != nil {
 				return err
 			}
-			if err := r.tables(s.Since(last), len(open), now.Sub(at)); err != nil {
+			if err := r.draw(s.Since(last), len(open), now.Sub(at)); err != nil {
 				return err
 			}
 			last, at = s, now
 		}
 	}
+}
+
+// draw replaces what is on the terminal.
+func (r *tracing) draw(s *ebpf.Snapshot, open int, took time.Duration) error {
+	var text strings.Builder
+	e := *r.env
+	e.out = &text
+	if err := (&traceView{&e, r.tracer.Coverage(), s, open, took}).frame(); err != nil {
+		return err
+	}
+	rows, columns := terminalSize(r.env.out)
+	_, err := io.WriteString(r.env.out, screen(text.String(), rows, columns))
+	return err
 }
 
 // take takes records until ctx is done.
@@ -211,7 +221,7 @@ func (r *tracing) record(rec *ebpf.Record) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.cmd.Chrome != "" {
-		r.events = append(r.events, chromeEvents(*rec)...)
+		r.timeline.command(rec)
 	}
 	if r.cmd.Records {
 		return r.line(*rec)
@@ -223,6 +233,9 @@ func (r *tracing) record(rec *ebpf.Record) error {
 func (r *tracing) connection(c *ebpf.Connection) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.cmd.Chrome != "" {
+		r.timeline.connection(c)
+	}
 	if !r.cmd.Records {
 		return nil
 	}
@@ -277,46 +290,4 @@ func (r *tracing) line(rec ebpf.Record) error {
 	}
 	_, err := fmt.Fprintln(r.env.out, b.String())
 	return err
-}
-
-// chromeEvent is an event of the trace event format that Perfetto reads: a slice of
-// a thread, in µs.
-type chromeEvent struct {
-	Name  string         `json:"name"`
-	Phase string         `json:"ph"`
-	TS    float64        `json:"ts"`
-	Dur   float64        `json:"dur"`
-	PID   uint32         `json:"pid"`
-	TID   uint32         `json:"tid"`
-	Args  map[string]any `json:"args,omitempty"`
-}
-
-// chromeEvents are a command and, below it, its parts.
-func chromeEvents(rec ebpf.Record) []chromeEvent {
-	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-	at := rec.Began
-	all := []chromeEvent{{rec.Op.String(), "X", us(at), us(rec.Parts[ebpf.Whole]), rec.Process, rec.Thread,
-		map[string]any{"qpn": rec.QPN, "uid": rec.UID, "outcome": outcome(rec.Status, rec.Errno), "syndrome": rec.Syndrome}}}
-	for _, p := range []ebpf.Part{ebpf.Prepare, ebpf.Queue, ebpf.Slot, ebpf.Firmware, ebpf.Wake} {
-		d := rec.Parts[p]
-		if d == ebpf.NotSeen {
-			break // where the next one begins is not known either
-		}
-		all = append(all, chromeEvent{Name: p.String(), Phase: "X", TS: us(at), Dur: us(d), PID: rec.Process, TID: rec.Thread})
-		at += d
-	}
-	if d := rec.Parts[ebpf.Entry]; d != ebpf.NotSeen {
-		all = append(all, chromeEvent{Name: ebpf.Entry.String(), Phase: "X", TS: us(rec.Began - d), Dur: us(d), PID: rec.Process, TID: rec.Thread})
-	}
-	return all
-}
-
-func (r *tracing) writeChrome() error {
-	err := atomicfile.Create(r.cmd.Chrome, func(w io.Writer) error {
-		return json.NewEncoder(w).Encode(map[string]any{"displayTimeUnit": "ns", "traceEvents": append([]chromeEvent{}, r.events...)})
-	})
-	if err != nil {
-		return fmt.Errorf("--chrome: %w", err)
-	}
-	return nil
 }

@@ -233,6 +233,7 @@ volatile const char device_name[DEVICE_NAME];
 volatile const char rdma_name[DEVICE_NAME];
 volatile const __u8 rdma_length; // with its zero byte
 volatile const __u8 want_connections;
+volatile const __u8 service_mask; // struct ib_cm_id has one; asked only where no BTF tells its fields
 volatile const __u8 timewait_id; // cm_enter_timewait has its argument where the source says
 
 // wake_up is how to put a record into a buffer: its reader comes by itself now and

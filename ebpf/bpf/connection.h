@@ -57,6 +57,8 @@ struct connection {
 	__u32 tgid, tid;
 	__u32 local, remote, local_qpn, remote_qpn;
 	__u32 retried, repeated; // messages sent again, received again
+	__u32 echo;    // what a REQ has where others have the receiver's id: the vendor's
+	__u32 zero2;
 	__u16 reason;
 	__u8 passive;
 	__u8 rejected; // which message was: 0 REQ, 1 REP, 2 neither
@@ -303,6 +305,7 @@ static __always_inline struct connection *begin(struct connection_key *key, cons
 	}
 	c->service = be64(mad + MAD_REQ_SERVICE);
 	c->guid = key->guid;
+	c->echo = be32(mad + MAD_REMOTE_ID);
 	if (key->passive) {
 		c->remote = key->id;
 		c->remote_qpn = be24(mad + MAD_REQ_QPN);
@@ -405,7 +408,7 @@ int cm_sent(struct pt_regs *regs)
 		c = find(local, &key);
 		if (!c && (m == CM_REP || m == CM_REJ || m == CM_MRA)) {
 			c = find_asking(remote, &key);
-			if (c && local) {
+			if (c && local && local != c->echo) { // which cm_issue_rej sends back for one
 				c->local = local;
 				point(local, 0, &key);
 			}
@@ -589,10 +592,9 @@ int cm_send_end(struct pt_regs *regs)
 // read_id reads what is public of a cm_id_private: its first member, struct ib_cm_id.
 static __always_inline void read_id(const void *id, __u32 *state, __u32 *local, __u32 *remote)
 {
-	// Behind cm_handler, context, device, service_id and service_mask, where no BTF says
-	// otherwise: 5.10 to 5.15, and no connection is followed on newer kernels without. Behind
-	// lap_state the ids.
-	__u32 at_state = 5 * sizeof(__u64), at_local = 6 * sizeof(__u64), at_remote = at_local + sizeof(__u32);
+	// Where no BTF says otherwise: behind cm_handler, context, device, service_id and, on
+	// some kernels, service_mask. The ids are behind lap_state.
+	__u32 at_state = (4 + service_mask) * sizeof(__u64), at_local = at_state + 2 * sizeof(__u32), at_remote = at_local + sizeof(__u32);
 	__u8 l[4] = {}, r[4] = {};
 
 	if (bpf_core_type_exists(struct ib_cm_id)) {
