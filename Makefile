@@ -17,6 +17,8 @@
 # make conformance  runs rdma-core's own tests on it and writes docs/conformance.md
 # make patches-check LINUX=DIR   do the kernel patches apply to this source? Changes nothing
 # make patches-build LINUX=DIR   builds the modules that they change into OUT
+# make patches-compare LINUX=DIR   boots the stock kernel and one with each patch and all,
+#              in turn in the lab, and compares them (KERNEL=, MODULES=, KBUILD=, ROUNDS=)
 #              (results/modules); KBUILD=DIR: the headers package of a packaged kernel
 # make lint    gofmt, vet, staticcheck, govulncheck
 # make race    the tests under the race detector, and with a collector that runs
@@ -37,7 +39,7 @@ COMMIT   = $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)$(shel
 LDFLAGS  = -X devxlab.example/bench.commit=$(COMMIT)
 BENCHFLAGS ?=
 
-.PHONY: bench test lab lab-test lab-faults lab-wire lab-trace lab-matrix conformance patches-check patches-build lint race fuzz cross bpf generate module gocheck
+.PHONY: bench test lab lab-test lab-faults lab-wire lab-trace lab-matrix conformance patches-check patches-build patches-compare lint race fuzz cross bpf generate module gocheck
 
 # The first thing that any target does: with too old a Go, say what to install.
 gocheck:
@@ -90,6 +92,12 @@ OUT ?= results/modules
 patches-build: gocheck
 	@test -n "$(LINUX)" || { echo "usage: make patches-build LINUX=DIR [KBUILD=DIR] [OUT=DIR]"; exit 2; }
 	@$(GO) run ./cmd/devxlab patches build --out "$(OUT)" $(if $(KBUILD),--kbuild "$(KBUILD)") "$(LINUX)"
+
+ROUNDS ?= 20
+patches-compare: gocheck
+	@test -n "$(LINUX)" || { echo "usage: make patches-compare LINUX=DIR [KERNEL=FILE] [MODULES=DIR] [KBUILD=DIR] [ROUNDS=N]"; exit 2; }
+	@$(GO) run -ldflags "$(LDFLAGS)" ./cmd/devxlab patches compare --rounds "$(ROUNDS)" $(if $(KBUILD),--kbuild "$(KBUILD)") \
+		$(if $(KERNEL),--kernel "$(KERNEL)") $(if $(MODULES),--modules "$(MODULES)") $(COMPAREFLAGS) "$(LINUX)"
 
 lint: gocheck
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) || exit 1; test -z "$$bad" || { echo "not gofmt-clean: $$bad"; exit 1; }

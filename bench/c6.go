@@ -26,6 +26,9 @@ var c6 = Experiment{
 		if r.verbs {
 			serial, n, by = serial+2*cycles, n+3*cycles, "through DevX, and then as many by verbs"
 		}
+		if r.modifyBatch {
+			serial, n = serial+cycles, n+3*cycles
+		}
 		return fmt.Sprintf("makes %d queue pairs of its own %s, addressed to the port itself, and destroys them at the end; moves them from RESET to RTS and back with %s modify commands, "+
 			"%s of them one by one (%d s if a command takes a millisecond), the rest up to 31 at once. No work request, no packet.", c6Group, by, count(n), count(serial), serial/1000)
 	},
@@ -98,7 +101,11 @@ func (r *Run) c6Device(ctx context.Context) error {
 	if err := r.c6Verbs(ctx); err != nil {
 		return err
 	}
-	r.Verdicts = append(r.Verdicts, c6Against(c6Verdict(r.ComparisonOf(c6Names("device", c6Claimed))), r.ComparisonOf(c6VerbsName("batched"), c6VerbsName("verbs"))))
+	if err := r.c6Kernel(ctx); err != nil {
+		return err
+	}
+	v := c6Against(c6Verdict(r.ComparisonOf(c6Names("device", c6Claimed))), r.ComparisonOf(c6VerbsName("batched"), c6VerbsName("verbs")))
+	r.Verdicts = append(r.Verdicts, c6KernelSays(v, &r.Result))
 	return nil
 }
 
@@ -197,6 +204,7 @@ func c6DeviceText(r *Result, p *page) {
 		}
 	}
 	c6VerbsText(r, p)
+	c6KernelText(r, p)
 	if whole != nil {
 		p.section(fmt.Sprintf("A batch of %d, and each of its commands (%s)", c6Group, r.Provenance.Place), "A command, from the call until it returned: also while it waits for a slot or for the firmware.")
 		p.table("rrrrrrr", []string{"workers", "a batch", "command P50", "P90", "P99", "P99.9", "most"}, whole...)

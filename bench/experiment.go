@@ -41,9 +41,10 @@ func Experiments() []Experiment {
 	return []Experiment{micro, c1, c2, c3, c6, c8, timer, scale, rival, tracing}
 }
 
-// experiment returns the one of that name; its zero value has none.
+// experiment returns the one of that name, also of those that others put together; its
+// zero value has none.
 func experiment(name string) Experiment {
-	for _, e := range Experiments() {
+	for _, e := range append(Experiments(), Experiment{Name: PatchesName, text: patchesText}, Experiment{Name: PatchedName, text: patchedText}) {
 		if e.Name == name {
 			return e
 		}

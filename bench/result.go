@@ -31,6 +31,8 @@ type Result struct {
 	Memory      *Memory       `json:"memory,omitempty"`
 	Setups      *Setups       `json:"setups,omitempty"`
 	KernelCost  *KernelCost   `json:"kernel_cost,omitempty"`
+	PatchedBoot *PatchedBoot  `json:"patched_boot,omitempty"`
+	Patches     *PatchRounds  `json:"patches,omitempty"`
 	Findings    []string      `json:"findings"`
 	Interrupted bool          `json:"interrupted"` // ended early: no verdict
 	Error       string        `json:"error,omitempty"`

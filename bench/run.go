@@ -60,6 +60,8 @@ type Run struct {
 	offered int     // queue pairs that the device has at most
 	verbs   bool    // the device answers verbs commands
 	resumed *Result // what an earlier run has left
+
+	modifyBatch bool // the kernel has the batch ioctl of patches/
 }
 
 // emulated reports whether figures depend on what a profile was told.
@@ -229,7 +231,7 @@ func (r *Run) inspect(e Experiment) error {
 			r.Result.Params[k] = v
 		}
 	}
-	r.verbs = d.HasVerbs()
+	r.verbs, r.modifyBatch = d.HasVerbs(), d.HasModifyBatch() == nil
 	caps, err := d.Caps()
 	if err == nil {
 		r.offered = 1 << caps.LogMaxQP()

@@ -361,7 +361,7 @@ func TestC6OnHardware(t *testing.T) {
 	if r.Provenance.Place != PlaceHW || len(r.Series) != 3*len(c6Workers) || len(r.Sweeps) != 2 || len(r.BreakEven) > 0 {
 		t.Errorf("place %s, %d series, %d points", r.Provenance.Place, len(r.Series), len(r.BreakEven))
 	}
-	if len(r.Findings) != 1 || !strings.Contains(r.Findings[0], "made by verbs were not measured") {
+	if len(r.Findings) != 2 || !strings.Contains(r.Findings[0], "made by verbs were not measured") || !strings.Contains(r.Findings[1], "this kernel has none") {
 		t.Errorf("findings %q", r.Findings)
 	}
 	if len(r.Verdicts) != 1 || r.Verdicts[0] != c6Verdict(r.ComparisonOf(c6Names("device", 31))) {

@@ -145,6 +145,9 @@ func (r Ratio) interval() string {
 
 // times formats a ratio.
 func times(x Float) string {
+	if x >= 999.5 && x < 1e15 {
+		return count(int(x + 0.5))
+	}
 	if x < 0.1 || x >= 10 {
 		return strconv.FormatFloat(float64(x), 'g', 3, 64)
 	}

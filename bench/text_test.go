@@ -177,7 +177,7 @@ func TestFormats(t *testing.T) {
 	if got := fmt.Sprint(CompareCosts(repeat(1, 20), repeat(2, 20), 1)); got != "0.500 [0.500, 0.500], better (20 pairs)" {
 		t.Error(got)
 	}
-	for x, want := range map[Float]string{0.01234: "0.0123", 0.1: "0.100", 1.0004: "1.000", 1.0006: "1.001", 9.9994: "9.999", 12.34: "12.3", 1234567: "1.23e+06"} {
+	for x, want := range map[Float]string{0.01234: "0.0123", 0.1: "0.100", 1.0004: "1.000", 1.0006: "1.001", 9.9994: "9.999", 12.34: "12.3", 1234567: "1,234,567"} {
 		if got := times(x); got != want {
 			t.Errorf("times(%v) = %q, want %q", x, got, want)
 		}

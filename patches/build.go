@@ -4,10 +4,12 @@ package patches
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,9 +17,12 @@ import (
 	"strings"
 )
 
+// module is a module of the kernel, by its directory.
+type module struct{ name, dir, beside string }
+
 // modules are what the patches may change, each with its directory, and another
 // one that its sources include headers of by "../".
-var modules = []struct{ name, dir, beside string }{
+var modules = []module{
 	{"mlx5_core", "drivers/net/ethernet/mellanox/mlx5/core", "drivers/net/ethernet/mellanox/mlxfw"},
 	{"mlx5_ib", "drivers/infiniband/hw/mlx5", ""},
 	{"ib_cm", "drivers/infiniband/core", ""},
@@ -31,6 +36,7 @@ type BuildOptions struct {
 	Modules string    // lib/modules/RELEASE to copy into Out, with these modules in the place of its own; "": none
 	Log     io.Writer // what make says
 	Jobs    int       // of make; 0: one
+	Cache   string    // directory that keeps what was built: a module from the same sources is taken from there; "": none
 }
 
 // Build compiles the modules that patches change, with make W=1, from patched
@@ -69,13 +75,24 @@ func Build(ctx context.Context, t *Tree, o BuildOptions) ([]string, error) {
 		if !touches(all, m.dir) {
 			continue
 		}
-		ko := filepath.Join(work, m.dir, m.name+".ko")
-		if err := kbuild(ctx, o, work, m.dir, m.name+".ko"); err != nil {
-			return nil, fmt.Errorf("make %s: %w", m.name, err)
-		}
 		to := filepath.Join(o.Out, m.name+".ko")
-		if err := strip(ctx, ko, to); err != nil {
+		kept, err := o.kept(t, m.name, m.dir, changed)
+		if err != nil {
 			return nil, err
+		}
+		if kept == "" || copyFile(kept, to) != nil {
+			ko := filepath.Join(work, m.dir, m.name+".ko")
+			if err := kbuild(ctx, o, work, m.dir, m.name+".ko"); err != nil {
+				return nil, fmt.Errorf("make %s: %w", m.name, err)
+			}
+			if err := strip(ctx, ko, to); err != nil {
+				return nil, err
+			}
+			if kept != "" {
+				if err := keep(to, kept); err != nil {
+					return nil, err
+				}
+			}
 		}
 		made = append(made, to)
 	}
@@ -83,6 +100,43 @@ func Build(ctx context.Context, t *Tree, o BuildOptions) ([]string, error) {
 		err = replace(o.Modules, filepath.Join(o.Out, "lib/modules", filepath.Base(filepath.Clean(o.Modules))), made)
 	}
 	return made, err
+}
+
+// kept is where the cache has, or is to have, a module that is made from these
+// sources: what the patches change in its own directory, and outside of all modules'.
+func (o *BuildOptions) kept(t *Tree, name, dir string, changed map[string][]byte) (string, error) {
+	if o.Cache == "" {
+		return "", nil
+	}
+	symvers, err := os.ReadFile(filepath.Join(o.Kbuild, "Module.symvers"))
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %s %x\n", t.Full, o.Kbuild, sha256.Sum256(symvers))
+	for _, path := range slices.Sorted(maps.Keys(changed)) {
+		other := slices.ContainsFunc(modules, func(m module) bool { return m.dir != dir && within(path, m.dir) })
+		if !other {
+			fmt.Fprintf(h, "%s %x\n", path, sha256.Sum256(changed[path]))
+		}
+	}
+	return filepath.Join(o.Cache, fmt.Sprintf("%s-%s-%x.ko", name, t.Full, h.Sum(nil)[:8])), nil
+}
+
+// keep puts a module into the cache, whole or not at all.
+func keep(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
+		return err
+	}
+	return errors.Join(copyFile(from, to+".part"), os.Rename(to+".part", to))
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o666)
 }
 
 // choose returns the patches with the numbers, in order.

@@ -10,8 +10,11 @@ import (
 )
 
 type patchesCmd struct {
-	Check patchesCheckCmd `cmd:"" help:"Say whether the patches apply to a kernel's source, in order and in reverse. Nothing is changed."`
-	Build patchesBuildCmd `cmd:"" help:"Build the modules that the patches change, from copies of their directories. The tree is not changed."`
+	Check   patchesCheckCmd   `cmd:"" help:"Say whether the patches apply to a kernel's source, in order and in reverse. Nothing is changed."`
+	Build   patchesBuildCmd   `cmd:"" help:"Build the modules that the patches change, from copies of their directories. The tree is not changed."`
+	Compare patchesCompareCmd `cmd:"" help:"Boot the stock kernel, and one with each patch and with all, in turn in the lab, and compare what they measure."`
+
+	Measure patchesMeasureCmd `cmd:"" hidden:"" help:"In a guest: measure what this kernel's patches change, off and on."`
 }
 
 type patchesCheckCmd struct {
