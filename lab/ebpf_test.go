@@ -425,16 +425,17 @@ without BTF of its modules. To take it again: ` + "`" + userKernel + `=IMAGE:MOD
 	return b.String()
 }
 
-// On a terminal, which the test makes in the guest, the table fits and ends well.
+// On a terminal, which the test makes in the guest, the table fits and ends well; a
+// timeline is one that Perfetto takes.
 func TestLabTraceTerminal(t *testing.T) {
 	o := realLab(t)
 	var out bytes.Buffer
 	o.SMP, o.Devices, o.HCA, o.Stdout, o.Stderr = 2, 1, []string{o.Devxlab, "emu"}, &out, &out
 	o.Put, o.Env = []Copy{{From: guestTest(t, "devxlab.example/cmd/devxlab"), To: "/tmp/cmd.test"}}, []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=kernel-device"}
-	o.Args = []string{"/tmp/cmd.test", "-test.v", "-test.run", "^TestOnTerminal$"}
+	o.Args = []string{"/tmp/cmd.test", "-test.v", "-test.run", "^TestOn"}
 	r, err := Run(t.Context(), o)
 	t.Log(out.String())
-	if err != nil || r.Status != 0 || !strings.Contains(out.String(), "PASS: TestOnTerminal") {
+	if err != nil || r.Status != 0 || !strings.Contains(out.String(), "PASS: TestOnTerminal") || !strings.Contains(out.String(), "PASS: TestOnTimeline") {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
