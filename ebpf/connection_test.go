@@ -265,6 +265,54 @@ func TestOnOthersConnection(t *testing.T) {
 	}
 }
 
+// A program that does not answer is asked again, which both sides' records say, or has
+// its kernel ask for time (MRA); one that gives up says so.
+func TestOnUnanswered(t *testing.T) {
+	const patience = 8 * time.Second // the REQ is repeated after 4.6 or 6.1 s
+	onKernel(t)
+	here := netip.AddrPortFrom(address(t), 7471)
+	ch, err := cm.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ch.Close()
+	var dev cm.Devices
+	defer dev.Close()
+	l, err := ch.Listen(here, 16, dev.Make)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	tr := trace(t, Options{Records: os.Getpagesize()})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := (&cm.Dialer{Channel: ch, Make: dev.Make}).Dial(ctx, here); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	id, _, err := l.ID.Request(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := id.Close(); err != nil {
+		t.Error(err)
+	}
+	all := ended(t, tr)
+	if len(all) != 2 {
+		t.Fatalf("%+v", all)
+	}
+	a, p := all[0], all[1]
+	if a.Passive {
+		a, p = p, a
+	}
+	if a.Outcome != Rejected || p.Outcome != Rejected || a.Reason != uint16(roce.RejectTimeout) || p.Reason != a.Reason || a.Sent[REJ] == 0 || p.Received[REJ] == 0 {
+		t.Errorf("active  %+v\npassive %+v", a, p)
+	}
+	if a.Retried != p.Repeated || a.Retried == 0 && a.Received[MRA] == 0 {
+		t.Errorf("active  %+v\npassive %+v", a, p)
+	}
+	t.Logf("asked again %d times, came again %d times; MRA %v", a.Retried, p.Repeated, a.Received[MRA])
+}
+
 // ended returns the records that are there.
 func ended(t *testing.T, tr *Tracer) (all []Connection) {
 	t.Helper()
@@ -274,7 +322,7 @@ func ended(t *testing.T, tr *Tracer) (all []Connection) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Device != testdev.Kernel() || c.Ended < c.Began() || c.Began() == 0 || c.Name == "" {
+		if c.Device != testdev.Kernel() || c.Ended < c.Began() || c.Began() == 0 || (c.Process == 0) != (c.Name == "") {
 			t.Errorf("%+v", c)
 		}
 		all = append(all, c)

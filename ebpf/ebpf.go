@@ -3,7 +3,9 @@
 // Package ebpf measures what the kernel spends on firmware commands: how many pass
 // each stage on the way from the system call to the doorbell and back, and how the
 // time of each is split. It counts in the kernel; a program reads what it wants to
-// know, and records of single commands only if it asked for them.
+// know, and records of single commands only if it asked for them. Of ib_cm it counts the
+// stages too, and follows each connection: what was sent and received when, and what
+// became of it.
 //
 // It needs root, or CAP_BPF and CAP_PERFMON (and CAP_SYS_ADMIN for what only
 // tracefs gives), Linux 5.10 or newer with BTF, and the drivers loaded. It changes

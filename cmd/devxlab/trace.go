@@ -37,7 +37,8 @@ type traceCmd struct {
 
 const traceHelp = `Count and time firmware commands in the kernel: how many pass each stage, and how the time of each is split into entry
 (system call to the driver), prepare, queue (waiting for the one submission worker), slot (waiting for a free slot of the
-command queue), firmware, and wake (until the caller runs again). Columns show P50/P99.
+command queue), firmware, and wake (until the caller runs again). Columns show P50/P99. Of connections (ib_cm): how they
+ended, and the time from REQ to REP, from REP to RTU, and until a worker began with a message.
 
 It needs root, and Linux 5.10 or newer. See docs/ebpf.md.`
 

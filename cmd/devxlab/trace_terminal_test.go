@@ -140,10 +140,14 @@ func (m *terminal) until(what string, done func() bool) {
 	}
 }
 
+// kernelDevice is the one that tests run on; TestMain takes it from the environment,
+// because all others are about emulated ones.
+var kernelDevice = testdev.Kernel()
+
 // On a terminal the table is drawn every second in the place of the last one, cut to
 // its size as it is now. Ctrl-C ends it with the whole, and the terminal is as it was.
 func TestOnTerminal(t *testing.T) {
-	if testdev.Kernel() == "" {
+	if kernelDevice == "" {
 		require.Have(t, "kernel-device", errors.New("there is nothing to trace without a driver"))
 	}
 	m := newTerminal(t, 12, 60)
@@ -170,7 +174,7 @@ func TestOnTerminal(t *testing.T) {
 		}
 	}
 	m.until("a small terminal", shows("of tracing", "more lines"))
-	load := exec.CommandContext(ctx, "devxlab", "qp", "batch", testdev.Kernel(), "--qps", "50", "--rounds", "1000000")
+	load := exec.CommandContext(ctx, "devxlab", "qp", "batch", kernelDevice, "--qps", "50", "--rounds", "1000000")
 	if err := load.Start(); err != nil {
 		t.Fatal(err)
 	}

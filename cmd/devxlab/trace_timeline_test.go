@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"devxlab.example/ebpf"
+	"devxlab.example/internal/require"
 	"devxlab.example/mlx5"
 )
 
@@ -249,6 +252,36 @@ func drawConnection(t *rapid.T, l *timeline) {
 		c.Ended = step()
 	}
 	l.connection(&c)
+}
+
+// So it is of what a kernel says: of many threads' commands, and of connections that are
+// open at the same time.
+func TestOnTimeline(t *testing.T) {
+	if kernelDevice == "" {
+		require.Have(t, "kernel-device", errors.New("there is nothing to trace without a driver"))
+	}
+	file := filepath.Join(t.TempDir(), "timeline")
+	const load = `devxlab cm server --count 21 & until devxlab cm client $0; do sleep 1; done; devxlab cm bench -n 19 -w 8 $0 & devxlab qp batch $1 --qps 100 & devxlab qp batch $1 --qps 100 & wait`
+	address, err := exec.CommandContext(t.Context(), "sh", "-c", "ip -4 -o addr show dev $(ls /sys/class/infiniband/"+kernelDevice+"/device/net) | sed 's/.*inet //; s,/.*,,'").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "devxlab", "trace", "--chrome", file, "--", "sh", "-c", load, strings.TrimSpace(string(address)), kernelDevice)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkTimeline(b); err != nil {
+		t.Error(err)
+	}
+	commands, connections := bytes.Count(b, []byte(`"name":"RTR2RTS_QP"`)), bytes.Count(b, []byte(`connection","ph":"e"`))
+	if commands < 200 || connections != 2*21 {
+		t.Errorf("%d commands, %d ends of connections", commands, connections)
+	}
 }
 
 // The check finds what it is there for.

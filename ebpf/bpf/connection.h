@@ -336,17 +336,23 @@ static __always_inline struct connection *find(__u32 local, struct connection_ke
 	return bpf_map_lookup_elem(&connections, key);
 }
 
-// find_asking finds the connection of a REQ that has no answer yet, by the peer's id.
-static __always_inline struct connection *find_asking(__u32 remote, struct connection_key *key)
+// find_peer finds a passive side by the peer's id.
+static __always_inline struct connection *find_peer(__u32 remote, struct connection_key *key)
 {
 	struct id_key id = { .id = remote, .remote = 1 };
 	struct connection_key *there = bpf_map_lookup_elem(&ids, &id);
-	struct connection *c;
 
 	if (!there)
 		return 0;
 	*key = *there;
-	c = bpf_map_lookup_elem(&connections, key);
+	return bpf_map_lookup_elem(&connections, key);
+}
+
+// find_asking finds one whose id the peer has not been told.
+static __always_inline struct connection *find_asking(__u32 remote, struct connection_key *key)
+{
+	struct connection *c = find_peer(remote, key);
+
 	return c && !c->local ? c : 0;
 }
 
@@ -485,8 +491,8 @@ int cm_receive(struct pt_regs *regs)
 		c = begin(&a.key, (void *)ARG1(regs), mad);
 	} else {
 		c = m < CM_MESSAGES ? find(local, &a.key) : 0;
-		if (!c && m == CM_REJ) // of a peer that never heard an answer
-			c = find_asking(remote, &a.key);
+		if (!c && m == CM_REJ && !local) // of a peer that never heard an answer
+			c = find_peer(remote, &a.key);
 	}
 	if (c && m < CM_MESSAGES) {
 		if (*slot(c->received, m)) {
