@@ -13,13 +13,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type commandBucketKey struct {
-	_      structs.HostLayout
-	Op     uint16
-	Part   uint8
-	Status uint8
-	Error  uint16
-	Bucket uint16
+type commandArrival struct {
+	_       structs.HostLayout
+	Key     commandConnectionKey
+	At      uint64
+	Message uint8
+	Zero    [7]uint8
 }
 
 type commandCall struct {
@@ -40,11 +39,57 @@ type commandCall struct {
 	_         [4]byte
 }
 
-type commandCountKey struct {
+type commandConnection struct {
+	_         structs.HostLayout
+	Sent      [8]uint64
+	Received  [8]uint64
+	Waited    [8]uint64
+	Timewait  uint64
+	Ended     uint64
+	Service   uint64
+	Guid      uint64
+	Tgid      uint32
+	Tid       uint32
+	Local     uint32
+	Remote    uint32
+	LocalQpn  uint32
+	RemoteQpn uint32
+	Retried   uint32
+	Repeated  uint32
+	Echo      uint32
+	Zero2     uint32
+	Reason    uint16
+	Passive   uint8
+	Rejected  uint8
+	Status    uint8
+	Failed    uint8
+	Outcome   uint8
+	Zero      uint8
+	Comm      [16]int8
+	Device    [32]int8
+}
+
+type commandConnectionBucketKey struct {
+	_       structs.HostLayout
+	Part    uint8
+	Passive uint8
+	Message uint8
+	Zero    uint8
+	Bucket  uint16
+	Zero2   uint16
+}
+
+type commandConnectionKey struct {
+	_       structs.HostLayout
+	Guid    uint64
+	Id      uint32
+	Passive uint32
+}
+
+type commandEnding struct {
 	_     structs.HostLayout
-	Op    uint16
-	Stage uint8
-	Zero  uint8
+	Key   commandConnectionKey
+	Began uint64
 }
 
 type commandEntry struct {
@@ -62,6 +107,36 @@ type commandFailureKey struct {
 	Error    uint16
 	Status   uint8
 	Zero     [3]uint8
+}
+
+type commandIdKey struct {
+	_      structs.HostLayout
+	Id     uint32
+	Remote uint32
+}
+
+type commandOutcomeKey struct {
+	_       structs.HostLayout
+	Reason  uint16
+	Outcome uint8
+	Passive uint8
+}
+
+type commandPartTimes struct {
+	_     structs.HostLayout
+	Parts [8]struct {
+		_       structs.HostLayout
+		Sum     uint64
+		Buckets [2240]uint64
+	}
+}
+
+type commandPartTimesKey struct {
+	_      structs.HostLayout
+	Op     uint16
+	Error  uint16
+	Status uint8
+	Zero   [3]uint8
 }
 
 type commandRecord struct {
@@ -82,58 +157,86 @@ type commandRecord struct {
 	_        [4]byte
 }
 
+type commandStageCounts struct {
+	_      structs.HostLayout
+	Stages [64]uint64
+	Ops    [5][4096]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	commandMapBuckets          = "buckets"
-	commandMapCalls            = "calls"
-	commandMapCounts           = "counts"
-	commandMapEntries          = "entries"
-	commandMapFailures         = "failures"
-	commandMapLosses           = "losses"
-	commandMapRecords          = "records"
-	commandMapTasks            = "tasks"
-	commandMapWorks            = "works"
-	commandProgAwake           = "awake"
-	commandProgCmDuplicate     = "cm_duplicate"
-	commandProgCmReceive       = "cm_receive"
-	commandProgCmReject        = "cm_reject"
-	commandProgCmRemoteId      = "cm_remote_id"
-	commandProgCmRemoteQpn     = "cm_remote_qpn"
-	commandProgCmSendDreq      = "cm_send_dreq"
-	commandProgCmSendRep       = "cm_send_rep"
-	commandProgCmSendReq       = "cm_send_req"
-	commandProgCmSendRtu       = "cm_send_rtu"
-	commandProgCmStale         = "cm_stale"
-	commandProgCmTimewait      = "cm_timewait"
-	commandProgCmWork          = "cm_work"
-	commandProgCommand         = "command"
-	commandProgCompletion      = "completion"
-	commandProgCompletionAgain = "completion_again"
-	commandProgCoreModify      = "core_modify"
-	commandProgDevxCreate      = "devx_create"
-	commandProgDevxModify      = "devx_modify"
-	commandProgDevxOther       = "devx_other"
-	commandProgDevxQuery       = "devx_query"
-	commandProgDriverModify    = "driver_modify"
-	commandProgExited          = "exited"
-	commandProgForked          = "forked"
-	commandProgLeft            = "left"
-	commandProgQpcModify       = "qpc_modify"
-	commandProgQueued          = "queued"
-	commandProgUverbsModify    = "uverbs_modify"
-	commandProgWorker          = "worker"
-	commandVarDeviceName       = "device_name"
-	commandVarFilterCgroup     = "filter_cgroup"
-	commandVarFilterDevice     = "filter_device"
-	commandVarFilterOp         = "filter_op"
-	commandVarFilterQpn        = "filter_qpn"
-	commandVarFilterTasks      = "filter_tasks"
-	commandVarUnusedFailure    = "unused_failure"
-	commandVarUnusedRecord     = "unused_record"
-	commandVarWantRecords      = "want_records"
-	commandVarWorkFunction     = "work_function"
+	commandMapArrivals               = "arrivals"
+	commandMapCalls                  = "calls"
+	commandMapConnectionBuckets      = "connection_buckets"
+	commandMapConnectionRecords      = "connection_records"
+	commandMapConnections            = "connections"
+	commandMapCounts                 = "counts"
+	commandMapEndings                = "endings"
+	commandMapEntries                = "entries"
+	commandMapFailures               = "failures"
+	commandMapIds                    = "ids"
+	commandMapLosses                 = "losses"
+	commandMapOutcomes               = "outcomes"
+	commandMapRecords                = "records"
+	commandMapTasks                  = "tasks"
+	commandMapTimes                  = "times"
+	commandMapWorks                  = "works"
+	commandProgAwake                 = "awake"
+	commandProgCmDestroy             = "cm_destroy"
+	commandProgCmDestroyed           = "cm_destroyed"
+	commandProgCmDuplicate           = "cm_duplicate"
+	commandProgCmReceive             = "cm_receive"
+	commandProgCmReject              = "cm_reject"
+	commandProgCmRemoteId            = "cm_remote_id"
+	commandProgCmRemoteQpn           = "cm_remote_qpn"
+	commandProgCmSendDreq            = "cm_send_dreq"
+	commandProgCmSendEnd             = "cm_send_end"
+	commandProgCmSendRep             = "cm_send_rep"
+	commandProgCmSendReq             = "cm_send_req"
+	commandProgCmSendRtu             = "cm_send_rtu"
+	commandProgCmSent                = "cm_sent"
+	commandProgCmStale               = "cm_stale"
+	commandProgCmTimewait            = "cm_timewait"
+	commandProgCmWork                = "cm_work"
+	commandProgCommand               = "command"
+	commandProgCompletion            = "completion"
+	commandProgCompletionAgain       = "completion_again"
+	commandProgCoreModify            = "core_modify"
+	commandProgDevxCreate            = "devx_create"
+	commandProgDevxModify            = "devx_modify"
+	commandProgDevxOther             = "devx_other"
+	commandProgDevxQuery             = "devx_query"
+	commandProgDriverModify          = "driver_modify"
+	commandProgExited                = "exited"
+	commandProgForked                = "forked"
+	commandProgLeft                  = "left"
+	commandProgQpcModify             = "qpc_modify"
+	commandProgQueued                = "queued"
+	commandProgUverbsModify          = "uverbs_modify"
+	commandProgWorker                = "worker"
+	commandVarDeviceName             = "device_name"
+	commandVarFilterCgroup           = "filter_cgroup"
+	commandVarFilterDevice           = "filter_device"
+	commandVarFilterOp               = "filter_op"
+	commandVarFilterQpn              = "filter_qpn"
+	commandVarFilterTasks            = "filter_tasks"
+	commandVarNoTimes                = "no_times"
+	commandVarRdmaLength             = "rdma_length"
+	commandVarRdmaName               = "rdma_name"
+	commandVarServiceMask            = "service_mask"
+	commandVarTimewaitId             = "timewait_id"
+	commandVarUnusedConnection       = "unused_connection"
+	commandVarUnusedConnectionBucket = "unused_connection_bucket"
+	commandVarUnusedCounts           = "unused_counts"
+	commandVarUnusedFailure          = "unused_failure"
+	commandVarUnusedOutcome          = "unused_outcome"
+	commandVarUnusedRecord           = "unused_record"
+	commandVarWakeUpAt               = "wake_up_at"
+	commandVarWantConnections        = "want_connections"
+	commandVarWantRecords            = "want_records"
+	commandVarWorkFunction           = "work_function"
 )
 
 // loadCommand returns the embedded CollectionSpec for command.
@@ -179,15 +282,19 @@ type commandSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type commandProgramSpecs struct {
 	Awake           *ebpf.ProgramSpec `ebpf:"awake"`
+	CmDestroy       *ebpf.ProgramSpec `ebpf:"cm_destroy"`
+	CmDestroyed     *ebpf.ProgramSpec `ebpf:"cm_destroyed"`
 	CmDuplicate     *ebpf.ProgramSpec `ebpf:"cm_duplicate"`
 	CmReceive       *ebpf.ProgramSpec `ebpf:"cm_receive"`
 	CmReject        *ebpf.ProgramSpec `ebpf:"cm_reject"`
 	CmRemoteId      *ebpf.ProgramSpec `ebpf:"cm_remote_id"`
 	CmRemoteQpn     *ebpf.ProgramSpec `ebpf:"cm_remote_qpn"`
 	CmSendDreq      *ebpf.ProgramSpec `ebpf:"cm_send_dreq"`
+	CmSendEnd       *ebpf.ProgramSpec `ebpf:"cm_send_end"`
 	CmSendRep       *ebpf.ProgramSpec `ebpf:"cm_send_rep"`
 	CmSendReq       *ebpf.ProgramSpec `ebpf:"cm_send_req"`
 	CmSendRtu       *ebpf.ProgramSpec `ebpf:"cm_send_rtu"`
+	CmSent          *ebpf.ProgramSpec `ebpf:"cm_sent"`
 	CmStale         *ebpf.ProgramSpec `ebpf:"cm_stale"`
 	CmTimewait      *ebpf.ProgramSpec `ebpf:"cm_timewait"`
 	CmWork          *ebpf.ProgramSpec `ebpf:"cm_work"`
@@ -213,31 +320,49 @@ type commandProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type commandMapSpecs struct {
-	Buckets  *ebpf.MapSpec `ebpf:"buckets"`
-	Calls    *ebpf.MapSpec `ebpf:"calls"`
-	Counts   *ebpf.MapSpec `ebpf:"counts"`
-	Entries  *ebpf.MapSpec `ebpf:"entries"`
-	Failures *ebpf.MapSpec `ebpf:"failures"`
-	Losses   *ebpf.MapSpec `ebpf:"losses"`
-	Records  *ebpf.MapSpec `ebpf:"records"`
-	Tasks    *ebpf.MapSpec `ebpf:"tasks"`
-	Works    *ebpf.MapSpec `ebpf:"works"`
+	Arrivals          *ebpf.MapSpec `ebpf:"arrivals"`
+	Calls             *ebpf.MapSpec `ebpf:"calls"`
+	ConnectionBuckets *ebpf.MapSpec `ebpf:"connection_buckets"`
+	ConnectionRecords *ebpf.MapSpec `ebpf:"connection_records"`
+	Connections       *ebpf.MapSpec `ebpf:"connections"`
+	Counts            *ebpf.MapSpec `ebpf:"counts"`
+	Endings           *ebpf.MapSpec `ebpf:"endings"`
+	Entries           *ebpf.MapSpec `ebpf:"entries"`
+	Failures          *ebpf.MapSpec `ebpf:"failures"`
+	Ids               *ebpf.MapSpec `ebpf:"ids"`
+	Losses            *ebpf.MapSpec `ebpf:"losses"`
+	Outcomes          *ebpf.MapSpec `ebpf:"outcomes"`
+	Records           *ebpf.MapSpec `ebpf:"records"`
+	Tasks             *ebpf.MapSpec `ebpf:"tasks"`
+	Times             *ebpf.MapSpec `ebpf:"times"`
+	Works             *ebpf.MapSpec `ebpf:"works"`
 }
 
 // commandVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type commandVariableSpecs struct {
-	DeviceName    *ebpf.VariableSpec `ebpf:"device_name"`
-	FilterCgroup  *ebpf.VariableSpec `ebpf:"filter_cgroup"`
-	FilterDevice  *ebpf.VariableSpec `ebpf:"filter_device"`
-	FilterOp      *ebpf.VariableSpec `ebpf:"filter_op"`
-	FilterQpn     *ebpf.VariableSpec `ebpf:"filter_qpn"`
-	FilterTasks   *ebpf.VariableSpec `ebpf:"filter_tasks"`
-	UnusedFailure *ebpf.VariableSpec `ebpf:"unused_failure"`
-	UnusedRecord  *ebpf.VariableSpec `ebpf:"unused_record"`
-	WantRecords   *ebpf.VariableSpec `ebpf:"want_records"`
-	WorkFunction  *ebpf.VariableSpec `ebpf:"work_function"`
+	DeviceName             *ebpf.VariableSpec `ebpf:"device_name"`
+	FilterCgroup           *ebpf.VariableSpec `ebpf:"filter_cgroup"`
+	FilterDevice           *ebpf.VariableSpec `ebpf:"filter_device"`
+	FilterOp               *ebpf.VariableSpec `ebpf:"filter_op"`
+	FilterQpn              *ebpf.VariableSpec `ebpf:"filter_qpn"`
+	FilterTasks            *ebpf.VariableSpec `ebpf:"filter_tasks"`
+	NoTimes                *ebpf.VariableSpec `ebpf:"no_times"`
+	RdmaLength             *ebpf.VariableSpec `ebpf:"rdma_length"`
+	RdmaName               *ebpf.VariableSpec `ebpf:"rdma_name"`
+	ServiceMask            *ebpf.VariableSpec `ebpf:"service_mask"`
+	TimewaitId             *ebpf.VariableSpec `ebpf:"timewait_id"`
+	UnusedConnection       *ebpf.VariableSpec `ebpf:"unused_connection"`
+	UnusedConnectionBucket *ebpf.VariableSpec `ebpf:"unused_connection_bucket"`
+	UnusedCounts           *ebpf.VariableSpec `ebpf:"unused_counts"`
+	UnusedFailure          *ebpf.VariableSpec `ebpf:"unused_failure"`
+	UnusedOutcome          *ebpf.VariableSpec `ebpf:"unused_outcome"`
+	UnusedRecord           *ebpf.VariableSpec `ebpf:"unused_record"`
+	WakeUpAt               *ebpf.VariableSpec `ebpf:"wake_up_at"`
+	WantConnections        *ebpf.VariableSpec `ebpf:"want_connections"`
+	WantRecords            *ebpf.VariableSpec `ebpf:"want_records"`
+	WorkFunction           *ebpf.VariableSpec `ebpf:"work_function"`
 }
 
 // commandObjects contains all objects after they have been loaded into the kernel.
@@ -260,27 +385,41 @@ func (o *commandObjects) Close() error {
 //
 // It can be passed to loadCommandObjects or ebpf.CollectionSpec.LoadAndAssign.
 type commandMaps struct {
-	Buckets  *ebpf.Map `ebpf:"buckets"`
-	Calls    *ebpf.Map `ebpf:"calls"`
-	Counts   *ebpf.Map `ebpf:"counts"`
-	Entries  *ebpf.Map `ebpf:"entries"`
-	Failures *ebpf.Map `ebpf:"failures"`
-	Losses   *ebpf.Map `ebpf:"losses"`
-	Records  *ebpf.Map `ebpf:"records"`
-	Tasks    *ebpf.Map `ebpf:"tasks"`
-	Works    *ebpf.Map `ebpf:"works"`
+	Arrivals          *ebpf.Map `ebpf:"arrivals"`
+	Calls             *ebpf.Map `ebpf:"calls"`
+	ConnectionBuckets *ebpf.Map `ebpf:"connection_buckets"`
+	ConnectionRecords *ebpf.Map `ebpf:"connection_records"`
+	Connections       *ebpf.Map `ebpf:"connections"`
+	Counts            *ebpf.Map `ebpf:"counts"`
+	Endings           *ebpf.Map `ebpf:"endings"`
+	Entries           *ebpf.Map `ebpf:"entries"`
+	Failures          *ebpf.Map `ebpf:"failures"`
+	Ids               *ebpf.Map `ebpf:"ids"`
+	Losses            *ebpf.Map `ebpf:"losses"`
+	Outcomes          *ebpf.Map `ebpf:"outcomes"`
+	Records           *ebpf.Map `ebpf:"records"`
+	Tasks             *ebpf.Map `ebpf:"tasks"`
+	Times             *ebpf.Map `ebpf:"times"`
+	Works             *ebpf.Map `ebpf:"works"`
 }
 
 func (m *commandMaps) Close() error {
 	return _CommandClose(
-		m.Buckets,
+		m.Arrivals,
 		m.Calls,
+		m.ConnectionBuckets,
+		m.ConnectionRecords,
+		m.Connections,
 		m.Counts,
+		m.Endings,
 		m.Entries,
 		m.Failures,
+		m.Ids,
 		m.Losses,
+		m.Outcomes,
 		m.Records,
 		m.Tasks,
+		m.Times,
 		m.Works,
 	)
 }
@@ -289,16 +428,27 @@ func (m *commandMaps) Close() error {
 //
 // It can be passed to loadCommandObjects or ebpf.CollectionSpec.LoadAndAssign.
 type commandVariables struct {
-	DeviceName    *ebpf.Variable `ebpf:"device_name"`
-	FilterCgroup  *ebpf.Variable `ebpf:"filter_cgroup"`
-	FilterDevice  *ebpf.Variable `ebpf:"filter_device"`
-	FilterOp      *ebpf.Variable `ebpf:"filter_op"`
-	FilterQpn     *ebpf.Variable `ebpf:"filter_qpn"`
-	FilterTasks   *ebpf.Variable `ebpf:"filter_tasks"`
-	UnusedFailure *ebpf.Variable `ebpf:"unused_failure"`
-	UnusedRecord  *ebpf.Variable `ebpf:"unused_record"`
-	WantRecords   *ebpf.Variable `ebpf:"want_records"`
-	WorkFunction  *ebpf.Variable `ebpf:"work_function"`
+	DeviceName             *ebpf.Variable `ebpf:"device_name"`
+	FilterCgroup           *ebpf.Variable `ebpf:"filter_cgroup"`
+	FilterDevice           *ebpf.Variable `ebpf:"filter_device"`
+	FilterOp               *ebpf.Variable `ebpf:"filter_op"`
+	FilterQpn              *ebpf.Variable `ebpf:"filter_qpn"`
+	FilterTasks            *ebpf.Variable `ebpf:"filter_tasks"`
+	NoTimes                *ebpf.Variable `ebpf:"no_times"`
+	RdmaLength             *ebpf.Variable `ebpf:"rdma_length"`
+	RdmaName               *ebpf.Variable `ebpf:"rdma_name"`
+	ServiceMask            *ebpf.Variable `ebpf:"service_mask"`
+	TimewaitId             *ebpf.Variable `ebpf:"timewait_id"`
+	UnusedConnection       *ebpf.Variable `ebpf:"unused_connection"`
+	UnusedConnectionBucket *ebpf.Variable `ebpf:"unused_connection_bucket"`
+	UnusedCounts           *ebpf.Variable `ebpf:"unused_counts"`
+	UnusedFailure          *ebpf.Variable `ebpf:"unused_failure"`
+	UnusedOutcome          *ebpf.Variable `ebpf:"unused_outcome"`
+	UnusedRecord           *ebpf.Variable `ebpf:"unused_record"`
+	WakeUpAt               *ebpf.Variable `ebpf:"wake_up_at"`
+	WantConnections        *ebpf.Variable `ebpf:"want_connections"`
+	WantRecords            *ebpf.Variable `ebpf:"want_records"`
+	WorkFunction           *ebpf.Variable `ebpf:"work_function"`
 }
 
 // commandPrograms contains all programs after they have been loaded into the kernel.
@@ -306,15 +456,19 @@ type commandVariables struct {
 // It can be passed to loadCommandObjects or ebpf.CollectionSpec.LoadAndAssign.
 type commandPrograms struct {
 	Awake           *ebpf.Program `ebpf:"awake"`
+	CmDestroy       *ebpf.Program `ebpf:"cm_destroy"`
+	CmDestroyed     *ebpf.Program `ebpf:"cm_destroyed"`
 	CmDuplicate     *ebpf.Program `ebpf:"cm_duplicate"`
 	CmReceive       *ebpf.Program `ebpf:"cm_receive"`
 	CmReject        *ebpf.Program `ebpf:"cm_reject"`
 	CmRemoteId      *ebpf.Program `ebpf:"cm_remote_id"`
 	CmRemoteQpn     *ebpf.Program `ebpf:"cm_remote_qpn"`
 	CmSendDreq      *ebpf.Program `ebpf:"cm_send_dreq"`
+	CmSendEnd       *ebpf.Program `ebpf:"cm_send_end"`
 	CmSendRep       *ebpf.Program `ebpf:"cm_send_rep"`
 	CmSendReq       *ebpf.Program `ebpf:"cm_send_req"`
 	CmSendRtu       *ebpf.Program `ebpf:"cm_send_rtu"`
+	CmSent          *ebpf.Program `ebpf:"cm_sent"`
 	CmStale         *ebpf.Program `ebpf:"cm_stale"`
 	CmTimewait      *ebpf.Program `ebpf:"cm_timewait"`
 	CmWork          *ebpf.Program `ebpf:"cm_work"`
@@ -339,15 +493,19 @@ type commandPrograms struct {
 func (p *commandPrograms) Close() error {
 	return _CommandClose(
 		p.Awake,
+		p.CmDestroy,
+		p.CmDestroyed,
 		p.CmDuplicate,
 		p.CmReceive,
 		p.CmReject,
 		p.CmRemoteId,
 		p.CmRemoteQpn,
 		p.CmSendDreq,
+		p.CmSendEnd,
 		p.CmSendRep,
 		p.CmSendReq,
 		p.CmSendRtu,
+		p.CmSent,
 		p.CmStale,
 		p.CmTimewait,
 		p.CmWork,

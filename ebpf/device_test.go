@@ -5,12 +5,16 @@ package ebpf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"devxlab.example/devx"
 	"devxlab.example/internal/require"
@@ -290,5 +294,50 @@ func TestOnFilters(t *testing.T) {
 	}
 	if tr, err := Attach(Options{Records: 5000}); !errors.Is(err, ErrFilter) {
 		t.Errorf("records: %v, %v", tr, err)
+	}
+}
+
+// Of a cgroup what its processes send is counted, and nothing that they send before,
+// after, or from a cgroup below it.
+func TestOnCgroup(t *testing.T) {
+	d := onKernel(t)
+	q, err := d.NewQP(devx.QPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	if err := unix.Mount("none", root, "cgroup2", 0, ""); err != nil {
+		require.Have(t, "cgroup2", fmt.Errorf("mount cgroup2: %w", err))
+	}
+	dir, below := filepath.Join(root, "devxlab"), filepath.Join(root, "devxlab/below")
+	move := func(to string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(to, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Rmdir(below), unix.Rmdir(dir), unix.Unmount(root, 0)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.Mkdir(below, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	tr := trace(t, Options{Filter: Filter{Cgroup: dir}})
+	toggles(t, q, 3)
+	if s := snapshot(t, tr); s.Count(Command, mlx5.OpRST2INIT) != 0 || s.Count(DevXModify, 0) != 0 {
+		t.Errorf("outside: %+v", s.Counts)
+	}
+	move(dir)
+	toggles(t, q, 5)
+	move(below)
+	toggles(t, q, 2)
+	move(root)
+	toggles(t, q, 7)
+	s := snapshot(t, tr)
+	wantCounts(t, s, 5, mlx5.OpRST2INIT, mlx5.Op2RST)
+	if n := s.Count(DevXModify, 0); n != 10 {
+		t.Errorf("%d calls, want 10", n)
 	}
 }

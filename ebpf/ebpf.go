@@ -3,7 +3,9 @@
 // Package ebpf measures what the kernel spends on firmware commands: how many pass
 // each stage on the way from the system call to the doorbell and back, and how the
 // time of each is split. It counts in the kernel; a program reads what it wants to
-// know, and records of single commands only if it asked for them.
+// know, and records of single commands only if it asked for them. Of ib_cm it counts the
+// stages too, and follows each connection: what was sent and received when, and what
+// became of it.
 //
 // It needs root, or CAP_BPF and CAP_PERFMON (and CAP_SYS_ADMIN for what only
 // tracefs gives), Linux 5.10 or newer with BTF, and the drivers loaded. It changes
@@ -15,7 +17,7 @@
 // they begin, and not followed.
 package ebpf
 
-//go:generate go tool -modfile=../tools/go.mod bpf2go -cc clang-14 -strip llvm-strip-14 -target amd64,arm64 -type record -type bucket_key -type count_key -type failure_key -cflags "-O2 -mcpu=v2 -Wall -Werror -Wno-unused-function" command bpf/command.bpf.c
+//go:generate go tool -modfile=../tools/go.mod bpf2go -cc clang-14 -strip llvm-strip-14 -target amd64,arm64 -type record -type stage_counts -type part_times -type part_times_key -type failure_key -type connection -type connection_bucket_key -type outcome_key -cflags "-O2 -mcpu=v2 -Wall -Werror -Wno-unused-function" command bpf/command.bpf.c
 
 import (
 	"context"
@@ -40,9 +42,11 @@ import (
 	"devxlab.example/mlx5"
 )
 
-// Filter says which commands are of interest; the zero value says all. It is applied
-// in the kernel, to the process that calls; a device, an opcode and a QPN to commands
-// only, because calls have none yet where they are counted.
+// Filter says which commands and connections are of interest; the zero value says
+// all. It is applied in the kernel, to the process that calls; a device, an opcode and a
+// QPN not to calls, which have none yet where they are counted. A connection belongs to
+// the process that sends its REQ, or the REP or REJ that answers one; opcode and QPN do
+// not concern it.
 type Filter struct {
 	Processes []int   // and all that these start from now on
 	Cgroup    string  // directory of a cgroup (version 2): those directly in it
@@ -54,7 +58,7 @@ type Filter struct {
 // Options are what Attach takes.
 type Options struct {
 	Filter
-	Records int // bytes for records of single commands, a power of two from 4096 on; 0: none
+	Records int // bytes for records of single commands, and as many for connections, a power of two from 4096 on; 0: none
 }
 
 // Tracer is attached to the kernel until it is closed.
@@ -65,6 +69,7 @@ type Tracer struct {
 	covers  []Coverage
 	loads   map[string]uint64 // generation of each module
 	records bool
+	owners  bool // only connections of certain processes are asked for
 }
 
 // maxActive is how many calls of one function may be seen to return at once. The
@@ -85,19 +90,19 @@ func Attach(o Options) (*Tracer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.set(spec, k); err != nil {
+	r := resolve(k)
+	if err := o.set(spec, k, r); err != nil {
 		return nil, err
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("%w: RLIMIT_MEMLOCK: %w", ErrNoPermission, err)
 	}
-	r := resolve(k)
 	removeStale()
-	t := &Tracer{records: o.Records > 0, loads: map[string]uint64{}}
+	t := &Tracer{records: o.Records > 0, owners: len(o.Processes) > 0 || o.Cgroup != "", loads: map[string]uint64{}}
 	for _, m := range modules {
 		t.loads[m] = generation(m)
 	}
-	if err := t.load(spec, r, typedModules(root)); err != nil {
+	if err := t.load(spec, r, k.typed); err != nil {
 		return nil, err
 	}
 	for _, p := range o.Processes {
@@ -112,15 +117,24 @@ func Attach(o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// set writes the filter into the programs.
-func (o *Options) set(spec *bpf.CollectionSpec, k *kernel) error {
+// set writes the filter into the programs, and what they need to know of the kernel.
+func (o *Options) set(spec *bpf.CollectionSpec, k *kernel, r *resolution) error {
 	values := map[string]any{"work_function": k.address("cmd_work_handler", "mlx5_core")}
+	if mask, _ := k.serviceMask(); mask {
+		values["service_mask"] = uint8(1)
+	}
+	if r.why[CMEnd] == "" {
+		values["want_connections"] = uint8(1)
+	}
+	if p := r.places[CMTimewait]; len(p) > 0 && p[0].actual == p[0].symbol {
+		values["timewait_id"] = uint8(1)
+	}
 	if o.Records != 0 {
 		if o.Records < os.Getpagesize() || o.Records > 1<<30 || o.Records&(o.Records-1) != 0 {
 			return fmt.Errorf("%w: %d bytes for records: a power of two from %d to 2^30", ErrFilter, o.Records, os.Getpagesize())
 		}
-		spec.Maps["records"].MaxEntries = uint32(o.Records)
-		values["want_records"] = uint8(1)
+		spec.Maps["records"].MaxEntries, spec.Maps["connection_records"].MaxEntries = uint32(o.Records), uint32(o.Records)
+		values["want_records"], values["wake_up_at"] = uint8(1), uint64(o.Records/4)
 	}
 	if len(o.Processes) > 0 {
 		values["filter_tasks"] = uint8(1)
@@ -145,11 +159,9 @@ func (o *Options) set(spec *bpf.CollectionSpec, k *kernel) error {
 		if err != nil {
 			return err
 		}
-		var text [32]int8
-		for i := range len(name) {
-			text[i] = int8(name[i])
-		}
-		values["device_name"], values["filter_device"] = text, uint8(len(name)+1)
+		rdma := filepath.Base(o.Device)
+		values["device_name"], values["filter_device"] = chars(name), uint8(len(name)+1)
+		values["rdma_name"], values["rdma_length"] = chars(rdma), uint8(len(rdma)+1)
 	}
 	values["filter_op"], values["filter_qpn"] = uint16(o.Op), o.QPN
 	for name, v := range values {
@@ -167,10 +179,20 @@ func deviceName(rdma string) (string, error) {
 		return "", fmt.Errorf("%w: device %s: devxlab list shows those of this machine: %w", ErrFilter, rdma, err)
 	}
 	name := filepath.Base(target)
-	if len(name) > 31 {
-		return "", fmt.Errorf("%w: device %s: its name %q is too long", ErrFilter, rdma, name)
+	if len(name) > maxName || len(filepath.Base(rdma)) > maxName {
+		return "", fmt.Errorf("%w: device %s: its name %q is too long: up to %d characters", ErrFilter, rdma, name, maxName)
 	}
 	return name, nil
+}
+
+// maxName is how long a device's name may be, for the programs.
+const maxName = 31
+
+func chars(s string) (c [maxName + 1]int8) {
+	for i := range len(s) {
+		c[i] = int8(s[i])
+	}
+	return c
 }
 
 // load loads the programs that have a place, and the maps. typed are modules that

@@ -27,10 +27,15 @@ type symbol struct {
 type kernel struct {
 	symbols map[string][]symbol // by the name in the source
 	loaded  map[string]bool     // modules, also those that are built in
+	typed   []string            // modules that tell their types
+	release [2]int              // major and minor
 }
 
 // emptyBTF is the size of a module's BTF that has a header and no types.
 const emptyBTF = 24
+
+// ofed is a module that only OFED's drivers have: what they need of newer kernels.
+const ofed = "mlx_compat"
 
 var modules = []string{"mlx5_core", "mlx5_ib", "ib_uverbs", "ib_core", "ib_cm"}
 
@@ -65,6 +70,11 @@ func readKernel(root fs.FS) (*kernel, error) {
 	for _, m := range modules {
 		k.loaded[m] = live(root, m)
 	}
+	k.typed = typedModules(root)
+	if b, err := fs.ReadFile(root, "proc/sys/kernel/osrelease"); err == nil {
+		_, _ = fmt.Sscanf(string(b), "%d.%d", &k.release[0], &k.release[1])
+	}
+	k.loaded[ofed] = live(root, ofed)
 	if !k.loaded["mlx5_core"] {
 		return nil, fmt.Errorf("%w: mlx5_core: modprobe mlx5_ib, or wait for it (devxlab trace --wait)", ErrNoModule)
 	}
@@ -90,7 +100,7 @@ func hasBTF(root fs.FS, module string) bool {
 
 // typedModules returns the modules whose types the programs know and that tell them.
 func typedModules(root fs.FS) (typed []string) {
-	for _, m := range []string{"mlx5_core", "ib_core"} {
+	for _, m := range []string{"mlx5_core", "ib_core", "ib_cm"} {
 		if hasBTF(root, m) {
 			typed = append(typed, m)
 		}
@@ -119,7 +129,7 @@ func parseSymbols(r io.Reader) (*kernel, error) {
 		kind, rest, _ := strings.Cut(rest, " ")
 		name, module, isModule := strings.Cut(rest, "\t")
 		source, suffix, _ := strings.Cut(name, ".")
-		if !wanted[source] || kind != "t" && kind != "T" || strings.HasPrefix(suffix, "cold") || strings.HasPrefix(suffix, "part") {
+		if !wanted[source] || kind != "t" && kind != "T" || splitOff(suffix) {
 			continue
 		}
 		s := symbol{name: name, module: vmlinux}
@@ -140,6 +150,13 @@ func parseSymbols(r io.Reader) (*kernel, error) {
 		return nil, fmt.Errorf("%w: /proc/kallsyms hides the addresses: as root, sysctl kernel.kptr_restrict=1", ErrNoPermission)
 	}
 	return k, nil
+}
+
+// splitOff reports whether what the compiler added to a name says that this is only a
+// part of the function, maybe of a clone: isra.0.cold.
+func splitOff(suffix string) bool {
+	words := strings.Split(suffix, ".")
+	return slices.Contains(words, "cold") || slices.Contains(words, "part")
 }
 
 // has reports whether there is a function with this very name.

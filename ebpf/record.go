@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
@@ -43,27 +44,42 @@ var ErrNoRecords = errors.New("the tracer was attached without records")
 // Records of one CPU come in order. What is not read in time is lost, and counted in
 // Lost.Records. One caller at a time.
 func (t *Tracer) Records(ctx context.Context) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
+	return records(ctx, t, "records", parseRecord)
+}
+
+// patience is how long records lie before they are read, unless there are many: to
+// wake a reader for each costs the command that it is about.
+const patience = 100 * time.Millisecond
+
+// records returns what comes through a ring buffer.
+func records[R any](ctx context.Context, t *Tracer, buffer string, parse func(b []byte) (R, error)) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
+		var none R
 		if !t.records {
-			yield(Record{}, ErrNoRecords)
+			yield(none, ErrNoRecords)
 			return
 		}
-		r, err := ringbuf.NewReader(t.objects.Maps["records"])
+		r, err := ringbuf.NewReader(t.objects.Maps[buffer])
 		if err != nil {
-			yield(Record{}, err)
+			yield(none, err)
 			return
 		}
 		defer r.Close()
 		defer context.AfterFunc(ctx, func() { _ = r.Flush() })() // what is there is still read
 		var raw ringbuf.Record
+		r.SetDeadline(time.Now().Add(patience))
 		for {
 			err := r.ReadInto(&raw)
-			if errors.Is(err, ringbuf.ErrFlushed) {
+			switch {
+			case errors.Is(err, ringbuf.ErrFlushed):
 				return
+			case errors.Is(err, os.ErrDeadlineExceeded): // and what there was has been read
+				r.SetDeadline(time.Now().Add(patience))
+				continue
 			}
-			var rec Record
+			var rec R
 			if err == nil {
-				rec, err = parseRecord(raw.RawSample)
+				rec, err = parse(raw.RawSample)
 			}
 			if !yield(rec, err) || err != nil {
 				return
@@ -85,11 +101,18 @@ func parseRecord(b []byte) (Record, error) {
 	if c.Returned < 0 {
 		r.Errno = unix.Errno(-c.Returned)
 	}
-	for _, v := range c.Comm {
+	r.Name = text(c.Comm[:])
+	return r, nil
+}
+
+// text is what stands before the zero byte.
+func text(chars []int8) string {
+	b := make([]byte, 0, len(chars))
+	for _, v := range chars {
 		if v == 0 {
 			break
 		}
-		r.Name += string(rune(uint8(v)))
+		b = append(b, byte(v))
 	}
-	return r, nil
+	return string(b)
 }

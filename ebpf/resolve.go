@@ -42,11 +42,31 @@ type resolution struct {
 	why    [len(specs)]string
 }
 
+// Where the kernel does not tell ib_cm's types, the ids in struct ib_cm_id are where
+// they were up to withMask, or from withoutMask on, which has no service_mask. OFED's
+// has none either (24.07 and 25.10), on whatever kernel.
+var withMask, withoutMask = [2]int{5, 15}, [2]int{6, 1}
+
+// serviceMask reports whether struct ib_cm_id has a service_mask, if that is known.
+func (k *kernel) serviceMask() (has, known bool) {
+	switch {
+	case slices.Contains(k.typed, "ib_cm") || k.loaded[ofed] || slices.Compare(k.release[:], withoutMask[:]) >= 0:
+		return false, true
+	case slices.Compare(k.release[:], withMask[:]) <= 0:
+		return true, true
+	}
+	return false, false
+}
+
 // resolve finds a place for each stage.
 func resolve(k *kernel) *resolution {
 	r := &resolution{}
 	for s := range specs {
 		r.places[s], r.why[s] = k.find(&specs[s])
+	}
+	if _, known := k.serviceMask(); !known && r.why[CMEnd] == "" {
+		r.drop(CMEnd, fmt.Sprintf("the kernel does not tell the types of ib_cm (/sys/kernel/btf/ib_cm), and without that its ids are known up to Linux %d.%d and from %d.%d on",
+			withMask[0], withMask[1], withoutMask[0], withoutMask[1]))
 	}
 	for range specs { // needs of needs
 		for s := range specs {
@@ -138,7 +158,7 @@ func (k *kernel) lookup(module string, p place) (f found, why string) {
 	case renamed == "":
 		return f, fmt.Sprintf("%s has no symbol %s: inlined by the compiler, or not in this kernel", module, p.symbol)
 	case !p.renamed:
-		return f, fmt.Sprintf("%s has %s as %s: its arguments are not where they were", module, p.symbol, renamed)
+		return f, fmt.Sprintf("%s has %s as %s: its arguments are not where they were, and neither symbols nor BTF say where they are", module, p.symbol, renamed)
 	}
 	f.actual = renamed
 	return f, ""

@@ -37,6 +37,11 @@ cm_insert_remote_id [ib_cm]
 cm_insert_remote_qpn [ib_cm]
 cm_issue_rej.constprop.0.isra.0 [ib_cm]
 cm_enter_timewait [ib_cm]
+ib_post_send_mad [ib_core]
+cm_send_handler [ib_cm]
+cm_destroy_id [ib_cm]
+cm_destroy_id.cold [ib_cm]
+ib_destroy_cm_id [ib_cm]
 `
 
 // system is what a kernel with these functions says of itself.
@@ -94,8 +99,8 @@ func TestResolve(t *testing.T) {
 		{"renamed", "mlx5_ib_modify_qp [", "mlx5_ib_modify_qp.isra.0 [", map[Stage]string{DriverModify: "kprobe mlx5_ib:mlx5_ib_modify_qp.isra.0"}},
 		{"only a part", "mlx5_core_qp_modify [", "mlx5_core_qp_modify.part.0 [", map[Stage]string{QPCModify: "mlx5_ib has no symbol mlx5_core_qp_modify: inlined by the compiler, or not in this kernel"}},
 		{"other arguments", "cmd_exec [", "cmd_exec.constprop.0 [", map[Stage]string{
-			Command:    "mlx5_core has cmd_exec as cmd_exec.constprop.0: its arguments are not where they were",
-			Awake:      "mlx5_core has cmd_exec as cmd_exec.constprop.0: its arguments are not where they were",
+			Command:    "mlx5_core has cmd_exec as cmd_exec.constprop.0: its arguments are not where they were, and neither symbols nor BTF say where they are",
+			Awake:      "mlx5_core has cmd_exec as cmd_exec.constprop.0: its arguments are not where they were, and neither symbols nor BTF say where they are",
 			Worker:     `it is told from other work by the stage "command", which is not visible`,
 			Queued:     `it is told from other work by the stage "command", which is not visible`,
 			Completion: `it is told from other work by the stage "command", which is not visible`}},
@@ -103,6 +108,8 @@ func TestResolve(t *testing.T) {
 			Command: "kprobe mlx5_core:cmd_exec", Awake: "the symbol cmd_exec stands in other too, and its return is probed by name"}},
 		{"the kernel's own comes first", "complete\n", "complete [other]\ncomplete\n", map[Stage]string{Completion: "fentry vmlinux:complete"}},
 		{"no tracepoint", "__traceiter_workqueue_queue_work\n", "", map[Stage]string{Queued: "the kernel has no tracepoint workqueue_queue_work (CONFIG_EVENT_TRACING)"}},
+		{"second way to the end", "cm_destroy_id [ib_cm]\n", "", map[Stage]string{CMEnd: "kprobe ib_cm:ib_destroy_cm_id, kretprobe ib_cm:ib_destroy_cm_id"}},
+		{"nothing sent", "ib_post_send_mad [ib_core]\n", "", map[Stage]string{CMEnd: `it is told from other work by the stage "CM sent", which is not visible`}},
 		{"no worker", "cmd_work_handler [mlx5_core]\n", "", map[Stage]string{Queued: `it is told from other work by the stage "worker", which is not visible`, Awake: "kretprobe mlx5_core:cmd_exec"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -191,6 +198,79 @@ p:mine/devxlab_12_x cmd_exec
 	got := staleEvents(text, func(pid int) bool { return pid == 13 })
 	if want := []string{"devxlab_12_0123456789abcdef/cmd_exec"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Where ids are in ib_cm's structure the kernel tells, or is known from its release and
+// from whether the drivers are OFED's.
+func TestIDs(t *testing.T) {
+	for _, c := range []struct {
+		release    string
+		btf        int
+		ofed       bool
+		mask, seen bool
+	}{{"5.10.0-32-amd64\n", 0, false, true, true}, {"5.15.178\n", emptyBTF, false, true, true}, {"5.15.178\n", emptyBTF, true, false, true}, {"5.19.0\n", 0, false, false, false},
+		{"5.19.0\n", emptyBTF + 1, false, false, true}, {"5.19.0\n", 0, true, false, true}, {"6.1.0-9-amd64\n", 0, false, false, true}, {"7.3.4\n", emptyBTF, false, false, true}} {
+		fs := system(functions)
+		fs["proc/sys/kernel/osrelease"] = &fstest.MapFile{Data: []byte(c.release)}
+		if c.btf > 0 {
+			fs["sys/kernel/btf/ib_cm"] = &fstest.MapFile{Data: make([]byte, c.btf)}
+		}
+		if c.ofed {
+			fs["sys/module/mlx_compat/initstate"] = &fstest.MapFile{Data: []byte("live\n")}
+		}
+		k, err := readKernel(fs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := resolve(k).coverage()
+		if got := all[CMEnd]; (got.Why == "") != c.seen || !c.seen && !strings.Contains(got.Why, "known up to Linux 5.15 and from 6.1 on") {
+			t.Errorf("%+v: %+v", c, got)
+		}
+		if mask, _ := k.serviceMask(); mask != c.mask {
+			t.Errorf("%+v: service_mask %v", c, mask)
+		}
+	}
+}
+
+// What compilers make of a function's name: a clone that was renamed is the function,
+// what was split off is not, wherever it stands in the table.
+func TestClones(t *testing.T) {
+	for _, c := range []struct{ symbols, want string }{
+		{"%s.isra.0", "kprobe mlx5_ib:%s.isra.0"},
+		{"%s.constprop.0", "kprobe mlx5_ib:%s.constprop.0"},
+		{"%s.constprop.0.isra.0", "kprobe mlx5_ib:%s.constprop.0.isra.0"},
+		{"%s.cold %s.isra.0 %s.isra.0.cold", "kprobe mlx5_ib:%s.isra.0"},
+		{"%s.isra.0 %s", "kprobe mlx5_ib:%s"},
+		{"%s.part.0 %s.part.0.isra.0 %s.isra.0.part.0", "mlx5_ib has no symbol %s: inlined by the compiler, or not in this kernel"},
+		{"%s.cold %s.constprop.0.cold", "mlx5_ib has no symbol %s: inlined by the compiler, or not in this kernel"},
+		{"__pfx_%s %s.cold", "mlx5_ib has no symbol %s: inlined by the compiler, or not in this kernel"},
+		{"%s.llvm.1234567890", "kprobe mlx5_ib:%s.llvm.1234567890"},
+	} {
+		const name = "mlx5_core_qp_modify"
+		lines := ""
+		for s := range strings.FieldsSeq(strings.ReplaceAll(c.symbols, "%s", name)) {
+			lines += s + " [mlx5_ib]\n"
+		}
+		got := covered(t, system(strings.Replace(functions, name+" [mlx5_ib]\n", lines, 1)))[QPCModify]
+		if want := strings.ReplaceAll(c.want, "%s", name); got.Where+got.Why != want {
+			t.Errorf("%s: %q, want %q", c.symbols, got.Where+got.Why, want)
+		}
+	}
+}
+
+// OFED's drivers (MLNX_OFED 24.07, DOCA-OFED 25.10: cmd.c, devx.c, qp.c, qpc.c,
+// uverbs_cmd.c, verbs.c, cm.c, mad.c) have the functions under the same names, in modules of the
+// same names; what they bring of newer kernels is in mlx_compat, with names of its own.
+func TestOFED(t *testing.T) {
+	fs := system(functions + "backport_complete [mlx_compat]\nbackport_cmd_exec [mlx_compat]\n")
+	fs["sys/module/mlx_compat/initstate"] = &fstest.MapFile{Data: []byte("live\n")}
+	fs["sys/kernel/btf/mlx5_core"] = &fstest.MapFile{Data: make([]byte, emptyBTF)}
+	stock := covered(t, system(functions))
+	for i, c := range covered(t, fs) {
+		if c != stock[i] || c.Why != "" {
+			t.Errorf("%+v, with the kernel's own drivers %+v", c, stock[i])
+		}
 	}
 }
 

@@ -4,12 +4,12 @@ package ebpf
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/bits"
 	"slices"
 	"time"
 
-	bpf "github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/mlx5"
@@ -21,6 +21,10 @@ type Snapshot struct {
 	Times    []Times   `json:"times"`
 	Failures []Failure `json:"failures"`
 	Lost     Lost      `json:"lost"`
+
+	// Of connections; empty if CMEnd is not visible (Tracer.Coverage).
+	ConnectionTimes []ConnectionTimes `json:"connection_times"`
+	Endings         []Ending          `json:"endings"`
 }
 
 // Count is how often a stage was passed, by opcode; outside of Command to Awake there
@@ -59,11 +63,13 @@ type Lost struct {
 	Stamps      uint64 `json:"stamps"`      // completed, with time stamps that cannot be: no Slot, no Firmware
 	Completions uint64 `json:"completions"` // answered, and the interrupt was not seen: no Slot, Firmware, Wake
 	Async       uint64 `json:"async"`       // commands without a caller that waits: counted at Command only
+	Connections uint64 `json:"connections"` // no room for another, or two peers that used one id at once
+	Arrivals    uint64 `json:"arrivals"`    // a message of a connection manager was handled that was not seen to arrive
 }
 
 // The kernel programs' numbering of losses and buckets.
 const (
-	losses    = 7
+	losses    = 9
 	bucketSum = 0xffff
 )
 
@@ -120,6 +126,20 @@ func (h Histogram) Quantile(q float64) time.Duration {
 	return 0
 }
 
+// put takes a bucket as the programs have it, or the sum. Then sort is due.
+func (h *Histogram) put(index uint16, n uint64) {
+	if index == bucketSum {
+		h.sum = n
+		return
+	}
+	h.n += n
+	h.buckets = append(h.buckets, bucket{index, n})
+}
+
+func (h *Histogram) sort() {
+	slices.SortFunc(h.buckets, func(a, b bucket) int { return cmp.Compare(a.index, b.index) })
+}
+
 // add merges another.
 func (h *Histogram) add(o Histogram) {
 	h.n += o.n
@@ -160,7 +180,7 @@ func (s *Snapshot) Since(old *Snapshot) *Snapshot {
 	d := &Snapshot{Lost: Lost{
 		Records: s.Lost.Records - old.Lost.Records, Counts: s.Lost.Counts - old.Lost.Counts, Calls: s.Lost.Calls - old.Lost.Calls,
 		Returns: s.Lost.Returns - old.Lost.Returns, Stamps: s.Lost.Stamps - old.Lost.Stamps, Completions: s.Lost.Completions - old.Lost.Completions,
-		Async: s.Lost.Async - old.Lost.Async}}
+		Async: s.Lost.Async - old.Lost.Async, Connections: s.Lost.Connections - old.Lost.Connections, Arrivals: s.Lost.Arrivals - old.Lost.Arrivals}}
 	for _, c := range s.Counts {
 		if c.N -= old.Count(c.Stage, c.Op); c.N > 0 {
 			d.Counts = append(d.Counts, c)
@@ -176,6 +196,7 @@ func (s *Snapshot) Since(old *Snapshot) *Snapshot {
 			d.Times = append(d.Times, t)
 		}
 	}
+	s.connectionsSince(old, d)
 	for _, f := range s.Failures {
 		for _, o := range old.Failures {
 			if o.Op == f.Op && o.Status == f.Status && o.Syndrome == f.Syndrome && o.Errno == f.Errno {
@@ -218,33 +239,20 @@ func (s *Snapshot) Time(part Part, op mlx5.Op) (h Histogram) {
 // is under way may be in one number and not yet in another.
 func (t *Tracer) Snapshot() (*Snapshot, error) {
 	s := &Snapshot{}
-	var ck commandCountKey
-	var fk commandFailureKey
-	var n uint64
-	for i := t.objects.Maps["counts"].Iterate(); ; {
-		if !i.Next(&ck, &n) {
-			if err := i.Err(); err != nil {
-				return nil, fmt.Errorf("counts: %w", err)
-			}
-			break
-		}
-		s.Counts = append(s.Counts, Count{Stage(ck.Stage), mlx5.Op(ck.Op), n})
-	}
-	for i := t.objects.Maps["failures"].Iterate(); ; {
-		if !i.Next(&fk, &n) {
-			if err := i.Err(); err != nil {
-				return nil, fmt.Errorf("failures: %w", err)
-			}
-			break
-		}
-		s.Failures = append(s.Failures, Failure{mlx5.Op(fk.Op), mlx5.Status(fk.Status), fk.Syndrome, unix.Errno(fk.Error), n})
-	}
-	times, err := readTimes(t.objects.Maps["buckets"])
+	err := errors.Join(
+		t.readCounts(s),
+		readMap(t.objects.Maps["failures"], func(k commandFailureKey, n uint64) {
+			s.Failures = append(s.Failures, Failure{mlx5.Op(k.Op), mlx5.Status(k.Status), k.Syndrome, unix.Errno(k.Error), n})
+		}),
+		t.readTimes(s))
 	if err != nil {
 		return nil, err
 	}
-	s.Times = times
-	lost := []*uint64{&s.Lost.Records, &s.Lost.Counts, &s.Lost.Calls, &s.Lost.Returns, &s.Lost.Stamps, &s.Lost.Completions, &s.Lost.Async}
+	if err := t.readConnections(s); err != nil {
+		return nil, err
+	}
+	lost := []*uint64{&s.Lost.Records, &s.Lost.Counts, &s.Lost.Calls, &s.Lost.Returns, &s.Lost.Stamps, &s.Lost.Completions, &s.Lost.Async,
+		&s.Lost.Connections, &s.Lost.Arrivals}
 	for i := range uint32(losses) {
 		if err := t.objects.Maps["losses"].Lookup(i, lost[i]); err != nil {
 			return nil, fmt.Errorf("losses: %w", err)
@@ -254,44 +262,53 @@ func (t *Tracer) Snapshot() (*Snapshot, error) {
 	return s, nil
 }
 
-// readTimes puts buckets together to histograms.
-func readTimes(m *bpf.Map) ([]Times, error) {
-	type key struct {
-		part   Part
-		op     mlx5.Op
-		status mlx5.Status
-		errno  unix.Errno
+// readCounts reads the counts that are not 0.
+func (t *Tracer) readCounts(s *Snapshot) error {
+	c := new(commandStageCounts)
+	if err := t.objects.Maps["counts"].Lookup(uint32(0), c); err != nil {
+		return fmt.Errorf("counts: %w", err)
 	}
-	all := map[key]*Histogram{}
-	var bk commandBucketKey
-	var n uint64
-	i := m.Iterate()
-	for i.Next(&bk, &n) {
-		k := key{Part(bk.Part), mlx5.Op(bk.Op), mlx5.Status(bk.Status), unix.Errno(bk.Error)}
-		h := all[k]
-		if h == nil {
-			h = &Histogram{}
-			all[k] = h
+	for stage := range specs {
+		if n := c.Stages[stage]; n > 0 {
+			s.Counts = append(s.Counts, Count{Stage: Stage(stage), N: n})
 		}
-		if bk.Bucket == bucketSum {
-			h.sum = n
-			continue
+	}
+	for i := range c.Ops {
+		for op, n := range c.Ops[i] {
+			if n > 0 {
+				s.Counts = append(s.Counts, Count{Command + Stage(i), mlx5.Op(op), n})
+			}
 		}
-		h.n += n
-		h.buckets = append(h.buckets, bucket{bk.Bucket, n})
+	}
+	return nil
+}
+
+// readTimes reads the histograms of each outcome.
+func (t *Tracer) readTimes(s *Snapshot) error {
+	var k commandPartTimesKey
+	all := new(commandPartTimes)
+	i := t.objects.Maps["times"].Iterate()
+	for i.Next(&k, all) {
+		for part := range all.Parts {
+			var h Histogram
+			for index, n := range all.Parts[part].Buckets {
+				if n > 0 {
+					h.put(uint16(index), n)
+				}
+			}
+			if h.sum = all.Parts[part].Sum; h.n > 0 {
+				s.Times = append(s.Times, Times{Part(part), mlx5.Op(k.Op), mlx5.Status(k.Status), unix.Errno(k.Error), h})
+			}
+		}
 	}
 	if err := i.Err(); err != nil {
-		return nil, fmt.Errorf("histograms: %w", err)
+		return fmt.Errorf("histograms: %w", err)
 	}
-	var times []Times
-	for k, h := range all {
-		slices.SortFunc(h.buckets, func(a, b bucket) int { return cmp.Compare(a.index, b.index) })
-		times = append(times, Times{k.part, k.op, k.status, k.errno, *h})
-	}
-	return times, nil
+	return nil
 }
 
 func (s *Snapshot) sort() {
+	s.sortConnections()
 	slices.SortFunc(s.Counts, func(a, b Count) int { return cmp.Or(cmp.Compare(a.Stage, b.Stage), cmp.Compare(a.Op, b.Op)) })
 	slices.SortFunc(s.Failures, func(a, b Failure) int {
 		return cmp.Or(-cmp.Compare(a.N, b.N), cmp.Compare(a.Op, b.Op), cmp.Compare(a.Syndrome, b.Syndrome), cmp.Compare(a.Errno, b.Errno), cmp.Compare(a.Status, b.Status))

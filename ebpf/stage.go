@@ -23,7 +23,7 @@ const (
 	Completion   // the firmware has answered
 	Awake        // the caller runs again, and its command returns
 
-	// Of connections, counted for the whole machine: no filter is applied.
+	// Of connections, counted for the whole machine: but for CMEnd no filter is applied.
 	CMSendREQ // ib_cm is told to send one; repetitions are not counted
 	CMSendREP
 	CMSendRTU
@@ -39,6 +39,9 @@ const (
 	CMStale     // the QPN was there already: a stale connection
 	CMReject    // a REJ is issued for a message without a connection
 	CMTimewait  // a connection enters time-wait
+	CMSent      // a message of a connection is handed to ib_mad
+	CMSendEnd   // ib_mad is done with a message, and tells its repetitions
+	CMEnd       // a connection ends, and its record is complete; one per connection, filters applied
 )
 
 // A Part is a span of time between two stages.
@@ -106,26 +109,34 @@ var specs = [...]spec{
 	Completion: {name: "completion", module: "vmlinux", needs: []Stage{Command, Worker},
 		ways: [][]place{{{program: "completion", symbol: "complete", fentry: true}, {program: "completion_again", symbol: "complete", fentry: true}}}},
 	Awake:         {name: "awake", module: "mlx5_core", needs: []Stage{Command}, ways: [][]place{{{program: "awake", symbol: "cmd_exec", back: true}}}},
-	CMSendREQ:     cm("send REQ", "cm_send_req", "ib_send_cm_req", false),
-	CMSendREP:     cm("send REP", "cm_send_rep", "ib_send_cm_rep", false),
-	CMSendRTU:     cm("send RTU", "cm_send_rtu", "ib_send_cm_rtu", false),
-	CMSendDREQ:    cm("send DREQ", "cm_send_dreq", "ib_send_cm_dreq", false),
+	CMSendREQ:     cmAt("send REQ", "cm_send_req", "ib_send_cm_req", false),
+	CMSendREP:     cmAt("send REP", "cm_send_rep", "ib_send_cm_rep", false),
+	CMSendRTU:     cmAt("send RTU", "cm_send_rtu", "ib_send_cm_rtu", false),
+	CMSendDREQ:    cmAt("send DREQ", "cm_send_dreq", "ib_send_cm_dreq", false),
 	CMReceiveREQ:  cmReceive("receive REQ"),
 	CMReceiveREP:  cmReceive("receive REP"),
 	CMReceiveRTU:  cmReceive("receive RTU"),
 	CMReceiveDREQ: cmReceive("receive DREQ"),
-	CMWork:        cm("work", "cm_work", "cm_work_handler", false),
-	CMRemoteID:    cm("remote id", "cm_remote_id", "cm_insert_remote_id", false),
-	CMRemoteQPN:   cm("remote QPN", "cm_remote_qpn", "cm_insert_remote_qpn", false),
-	CMDuplicate:   cm("duplicate", "cm_duplicate", "cm_insert_remote_id", true),
-	CMStale:       cm("stale", "cm_stale", "cm_insert_remote_qpn", true),
-	CMReject:      cm("reject", "cm_reject", "cm_issue_rej", false),
-	CMTimewait:    cm("time-wait", "cm_timewait", "cm_enter_timewait", false),
+	CMWork:        cmAt("work", "cm_work", "cm_work_handler", false),
+	CMRemoteID:    cmAt("remote id", "cm_remote_id", "cm_insert_remote_id", false),
+	CMRemoteQPN:   cmAt("remote QPN", "cm_remote_qpn", "cm_insert_remote_qpn", false),
+	CMDuplicate:   cmAt("duplicate", "cm_duplicate", "cm_insert_remote_id", true),
+	CMStale:       cmAt("stale", "cm_stale", "cm_insert_remote_qpn", true),
+	CMReject:      cmAt("reject", "cm_reject", "cm_issue_rej", false),
+	CMTimewait:    cmAt("time-wait", "cm_timewait", "cm_enter_timewait", false),
+	CMSent:        {name: "CM sent", module: "ib_core", ways: [][]place{{{program: "cm_sent", symbol: "ib_post_send_mad"}}}},
+	CMSendEnd:     {name: "CM send end", module: "ib_cm", ways: [][]place{{{program: "cm_send_end", symbol: "cm_send_handler"}}}},
+	CMEnd:         {name: "CM end", module: "ib_cm", needs: []Stage{CMSent, CMReceiveREQ}, ways: [][]place{destroyed("cm_destroy_id"), destroyed("ib_destroy_cm_id")}},
 }
 
-// cm is a stage of ib_cm that is seen where one function begins, or returns.
-func cm(name, program, symbol string, back bool) spec {
+// cmAt is a stage of ib_cm that is seen where one function begins, or returns.
+func cmAt(name, program, symbol string, back bool) spec {
 	return spec{name: "CM " + name, module: "ib_cm", ways: [][]place{{{program: program, symbol: symbol, back: back, renamed: true}}}}
+}
+
+// destroyed is a function that destroys an id, to its return.
+func destroyed(symbol string) []place {
+	return []place{{program: "cm_destroy", symbol: symbol}, {program: "cm_destroyed", symbol: symbol, back: true}}
 }
 
 // cmReceive is one kind of message of those that one function receives.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,6 +24,7 @@ import (
 // tracedRecord is a line of devxlab trace --records -o json, and tracedWhole its
 // last.
 type tracedRecord struct {
+	Type    string           `json:"type"` // command
 	Op      string           `json:"op"`
 	UID     int              `json:"uid"`
 	PartsNS map[string]int64 `json:"parts_ns"`
@@ -64,7 +64,9 @@ func traced(t *testing.T, o Options, flags, program string) (records []tracedRec
 		if err := json.Unmarshal([]byte(line), &rec); err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
-		records = append(records, rec)
+		if rec.Type == "command" {
+			records = append(records, rec)
+		}
 	}
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &whole); err != nil {
 		t.Fatalf("%v\n%s%s", err, out.String(), errOut.String())
@@ -181,18 +183,6 @@ func TestLabTraceTimes(t *testing.T) {
 	}
 }
 
-// guestTest builds the tests of a package of this module.
-func guestTest(t *testing.T, pkg string) (file string) {
-	t.Helper()
-	file = filepath.Join(t.TempDir(), filepath.Base(pkg)+".test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", file, pkg)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOFLAGS=-buildvcs=false")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return file
-}
-
 // stagesDoc has a table of what is seen where: a line for each stage, a column for
 // each kernel.
 const stagesDoc = "../docs/ebpf-stages.md"
@@ -204,7 +194,7 @@ const userKernel = "DEVXLAB_TRACE_KERNEL"
 // and stages are seen where docs/ebpf-stages.md says.
 func TestLabTraceKernels(t *testing.T) {
 	o := realLab(t)
-	test := guestTest(t, "devxlab.example/ebpf")
+	test := testBinary(t, "ebpf")
 	seen := map[string][]string{} // by kernel, for each stage
 	stages := []string{}
 	kernels := KernelNames()
@@ -267,17 +257,47 @@ func TestLabTraceKernels(t *testing.T) {
 	}
 }
 
-// One connection of rdma_cm is one REQ, REP and RTU, out and in.
+// tracedConnection is a line of a connection.
+type tracedConnection struct {
+	Type, Outcome, Device, Name string
+	Passive                     bool
+	LocalID                     uint32 `json:"local_id"`
+	RemoteID                    uint32 `json:"remote_id"`
+	LocalQPN                    uint32 `json:"local_qpn"`
+	RemoteQPN                   uint32 `json:"remote_qpn"`
+	PID                         int
+}
+
+// One connection of rdma_cm is one REQ, REP and RTU, out and in, and two records that are
+// each other's.
 func TestLabTraceCM(t *testing.T) {
 	o := realLabOf(t, "lab-full", ImageFull)
 	var out, errOut bytes.Buffer
 	o.Devices, o.HCA, o.Stdout, o.Stderr = 1, []string{o.Devxlab, "emu"}, &out, &errOut
-	o.Args = []string{"devxlab", "trace", "-o", "json", "--", "sh", "-c", "rping -s -C 1 & sleep 1; rping -c -a 192.168.7.1 -C 1; wait"}
+	o.Args = []string{"devxlab", "trace", "--records", "-o", "json", "--", "sh", "-c", "rping -s -C 1 & sleep 1; rping -c -a 192.168.7.1 -C 1; wait"}
 	if r, err := Run(t.Context(), o); err != nil || r.Status != 0 {
 		t.Fatalf("%+v, %v\n%s", r, err, errOut.String())
 	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	sides := map[bool]tracedConnection{}
+	for _, line := range lines[:len(lines)-1] {
+		var c tracedConnection
+		if err := json.Unmarshal([]byte(line), &c); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		if c.Type != "connection" {
+			continue
+		}
+		if _, twice := sides[c.Passive]; twice || c.Outcome != "established" || c.Device != "mlx5_0" || c.Name != "rping" {
+			t.Errorf("%+v", c)
+		}
+		sides[c.Passive] = c
+	}
+	if a, p := sides[false], sides[true]; len(sides) != 2 || a.LocalID == 0 || a.LocalID != p.RemoteID || a.RemoteID != p.LocalID || a.LocalQPN != p.RemoteQPN || a.RemoteQPN != p.LocalQPN || a.PID == p.PID {
+		t.Errorf("active %+v, passive %+v", a, p)
+	}
 	var w tracedWhole
-	if err := json.Unmarshal(out.Bytes(), &w); err != nil {
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &w); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	noLoss(t, w)
@@ -289,7 +309,7 @@ func TestLabTraceCM(t *testing.T) {
 	}
 	// Both sides disconnect, so how many DREQs there are is a race between them.
 	for stage, n := range map[string]int{"send REQ": 1, "send REP": 1, "send RTU": 1, "receive REQ": 1, "receive REP": 1, "receive RTU": 1,
-		"remote id": 2, "remote QPN": 2, "duplicate": 0, "stale": 0, "reject": 0, "time-wait": 2} {
+		"remote id": 2, "remote QPN": 2, "duplicate": 0, "stale": 0, "reject": 0, "time-wait": 2, "end": 2} {
 		if got[stage] != n {
 			t.Errorf("%s: %d, want %d", stage, got[stage], n)
 		}
@@ -392,6 +412,21 @@ without BTF of its modules. To take it again: ` + "`" + userKernel + `=IMAGE:MOD
 	return b.String()
 }
 
+// On a terminal, which the test makes in the guest, the table fits and ends well; a
+// timeline is one that Perfetto takes.
+func TestLabTraceTerminal(t *testing.T) {
+	o := realLab(t)
+	var out bytes.Buffer
+	o.SMP, o.Devices, o.HCA, o.Stdout, o.Stderr = 2, 1, []string{o.Devxlab, "emu"}, &out, &out
+	o.Put, o.Env = []Copy{{From: testBinary(t, "cmd/devxlab"), To: "/tmp/cmd.test"}}, []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=kernel-device"}
+	o.Args = []string{"/tmp/cmd.test", "-test.v", "-test.run", "^TestOn"}
+	r, err := Run(t.Context(), o)
+	t.Log(out.String())
+	if err != nil || r.Status != 0 || !strings.Contains(out.String(), "PASS: TestOnTerminal") || !strings.Contains(out.String(), "PASS: TestOnTimeline") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // bench --kernel-cost shows the split of what it issued.
 func TestLabTraceBench(t *testing.T) {
 	o := realLab(t)
@@ -404,5 +439,24 @@ func TestLabTraceBench(t *testing.T) {
 	t.Log(out.String())
 	if !regexp.MustCompile(`(?s)What the kernel spent.*2RST_QP +[1-9][0-9,]*  .* µs / `).MatchString(out.String()) || strings.Contains(out.String(), "not visible") {
 		t.Error("no split of 2RST_QP, or a stage is not visible")
+	}
+}
+
+// Ten minutes at full rate leave nothing behind: TestTracedForLong of ebpf.
+func TestLabTraceLong(t *testing.T) {
+	require.Long(t, "trace", "make lab-trace")
+	o := realLab(t)
+	var out bytes.Buffer
+	o.SMP, o.Append, o.Devices, o.HCA, o.Stdout, o.Stderr = 2, "tsc=reliable", 1, []string{o.Devxlab, "emu"}, &out, &out
+	o.Timeout = 20 * time.Minute
+	o.Put, o.Env = []Copy{{From: testBinary(t, "ebpf"), To: "/tmp/ebpf.test"}}, []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=kernel-device"}
+	o.Args = strings.Fields("/tmp/ebpf.test -test.v -test.run ^TestTracedForLong$ -traced 10m")
+	r, err := Run(t.Context(), o)
+	t.Log(out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Status != 0 || !strings.Contains(out.String(), "--- PASS: TestTracedForLong (") {
+		t.Errorf("exit status %d", r.Status)
 	}
 }

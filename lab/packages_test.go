@@ -69,7 +69,7 @@ func TestLabPackages(t *testing.T) {
 // testBinary compiles the tests of a package for the guest.
 func testBinary(t *testing.T, pkg string) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), pkg+".test")
+	file := filepath.Join(t.TempDir(), filepath.Base(pkg)+".test")
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", file, "../"+pkg)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64", "GOFLAGS=-buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -8,26 +8,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"devxlab.example/ebpf"
-	"devxlab.example/internal/atomicfile"
 	"devxlab.example/mlx5"
 )
 
 type traceCmd struct {
 	Duration time.Duration `help:"End after this time; default: when CMD ends, or at Ctrl-C." placeholder:"TIME"`
 	Summary  bool          `help:"Only the whole at the end, also on a terminal."`
-	Records  bool          `help:"A line for each command as it ends."`
-	Chrome   string        `help:"Write a timeline of all commands to this new file; Perfetto (ui.perfetto.dev) and chrome://tracing open it." placeholder:"FILE"`
+	Records  bool          `help:"A line for each command and each connection as it ends."`
+	Chrome   string        `help:"Write a timeline of all commands and connections to this new file; Perfetto (ui.perfetto.dev) and chrome://tracing open it." placeholder:"FILE"`
 	Wait     bool          `help:"Wait until the driver is loaded, if it is not yet."`
 	Stages   bool          `help:"Only show where each stage can be seen on this kernel, or why it cannot."`
 	PID      []int         `name:"pid" help:"Only of these processes, and of what they start from now on."`
 	Cgroup   string        `help:"Only of processes in this cgroup (version 2)." placeholder:"DIR"`
-	Device   string        `help:"Only commands of this device, such as mlx5_0."`
+	Device   string        `help:"Only commands and connections of this device, such as mlx5_0."`
 	Op       string        `help:"Only commands with this opcode, such as RTR2RTS_QP." placeholder:"NAME"`
 	QPN      uint32        `name:"qpn" help:"Only commands about this queue pair."`
 
@@ -36,7 +37,8 @@ type traceCmd struct {
 
 const traceHelp = `Count and time firmware commands in the kernel: how many pass each stage, and how the time of each is split into entry
 (system call to the driver), prepare, queue (waiting for the one submission worker), slot (waiting for a free slot of the
-command queue), firmware, and wake (until the caller runs again). Columns show P50/P99.
+command queue), firmware, and wake (until the caller runs again). Columns show P50/P99. Of connections (ib_cm): how they
+ended, and the time from REQ to REP, from REP to RTU, and until a worker began with a message.
 
 It needs root, and Linux 5.10 or newer. See docs/ebpf.md.`
 
@@ -93,11 +95,12 @@ func (c *traceCmd) Run(e *env) error {
 
 // tracing is one run.
 type tracing struct {
-	cmd    *traceCmd
-	env    *env
-	tracer *ebpf.Tracer
-	began  time.Time
-	events []chromeEvent
+	cmd      *traceCmd
+	env      *env
+	tracer   *ebpf.Tracer
+	began    time.Time
+	mu       sync.Mutex // of what both readers write
+	timeline timeline
 }
 
 func (r *tracing) run(words []string) error {
@@ -108,8 +111,9 @@ func (r *tracing) run(words []string) error {
 		defer cancel()
 	}
 	reading, stop := context.WithCancel(context.Background())
-	read := make(chan error, 1)
-	go func() { read <- r.read(reading) }()
+	read := make(chan error, 2)
+	go func() { read <- take(reading, r, r.tracer.Records, r.record) }()
+	go func() { read <- take(reading, r, r.tracer.Connections, r.connection) }()
 	var err error
 	if len(words) > 0 {
 		err = r.command(ctx, words)
@@ -119,12 +123,17 @@ func (r *tracing) run(words []string) error {
 	took := time.Since(r.began)
 	s, serr := r.tracer.Snapshot()
 	stop()
-	err = errors.Join(err, serr, <-read)
+	err = errors.Join(err, serr, <-read, <-read)
+	open, oerr := r.tracer.OpenConnections()
+	for i := range open {
+		oerr = errors.Join(oerr, r.connection(&open[i]))
+	}
+	err = errors.Join(err, oerr)
 	if s != nil {
-		err = errors.Join(err, r.report(s, took))
+		err = errors.Join(err, r.report(s, len(open), took))
 	}
 	if r.cmd.Chrome != "" {
-		err = errors.Join(err, r.writeChrome())
+		err = errors.Join(err, r.timeline.write(r.cmd.Chrome))
 	}
 	return err
 }
@@ -160,16 +169,18 @@ func (r *tracing) wait(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			_, err := io.WriteString(r.env.out, clearScreen) // for the whole
+			return err
 		case now := <-tick.C:
 			s, err := r.tracer.Snapshot()
 			if err != nil {
 				return err
 			}
-			if _, err := io.WriteString(r.env.out, "\x1b[H\x1b[J"); err != nil { // home, clear
+			open, err := r.tracer.OpenConnections()
+			if err != nil {
 				return err
 			}
-			if err := r.tables(s.Since(last), now.Sub(at)); err != nil {
+			if err := r.draw(s.Since(last), len(open), now.Sub(at)); err != nil {
 				return err
 			}
 			last, at = s, now
@@ -177,29 +188,68 @@ func (r *tracing) wait(ctx context.Context) error {
 	}
 }
 
-// read takes records until ctx is done.
-func (r *tracing) read(ctx context.Context) error {
+// draw replaces what is on the terminal.
+func (r *tracing) draw(s *ebpf.Snapshot, open int, took time.Duration) error {
+	var text strings.Builder
+	e := *r.env
+	e.out = &text
+	if err := (&traceView{&e, r.tracer.Coverage(), s, open, took}).frame(); err != nil {
+		return err
+	}
+	rows, columns := terminalSize(r.env.out)
+	_, err := io.WriteString(r.env.out, screen(text.String(), rows, columns))
+	return err
+}
+
+// take takes records until ctx is done.
+func take[R any](ctx context.Context, r *tracing, records func(context.Context) iter.Seq2[R, error], each func(*R) error) error {
 	if !r.cmd.Records && r.cmd.Chrome == "" {
 		return nil
 	}
-	for rec, err := range r.tracer.Records(ctx) {
+	for rec, err := range records(ctx) {
 		if err != nil {
 			return fmt.Errorf("records: %w", err)
 		}
-		if r.cmd.Chrome != "" {
-			r.events = append(r.events, chromeEvents(rec)...)
-		}
-		if r.cmd.Records {
-			if err := r.line(rec); err != nil {
-				return err
-			}
+		if err := each(&rec); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// record notes a command.
+func (r *tracing) record(rec *ebpf.Record) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cmd.Chrome != "" {
+		r.timeline.command(rec)
+	}
+	if r.cmd.Records {
+		return r.line(*rec)
+	}
+	return nil
+}
+
+// connection notes a connection.
+func (r *tracing) connection(c *ebpf.Connection) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cmd.Chrome != "" {
+		r.timeline.connection(c)
+	}
+	if !r.cmd.Records {
+		return nil
+	}
+	if r.env.asJSON {
+		return json.NewEncoder(r.env.out).Encode(newConnectionLine(c))
+	}
+	_, err := fmt.Fprintln(r.env.out, connectionText(c))
+	return err
+}
+
 // recordLine is a command as JSON.
 type recordLine struct {
+	Type     string           `json:"type"`     // command
 	BeganNS  int64            `json:"began_ns"` // CLOCK_MONOTONIC
 	PID      uint32           `json:"pid"`
 	TID      uint32           `json:"tid"`
@@ -216,7 +266,7 @@ type recordLine struct {
 
 func (r *tracing) line(rec ebpf.Record) error {
 	if r.env.asJSON {
-		l := recordLine{rec.Began.Nanoseconds(), rec.Process, rec.Thread, rec.Name, rec.Op.String(), rec.OpMod, rec.UID, rec.QPN,
+		l := recordLine{"command", rec.Began.Nanoseconds(), rec.Process, rec.Thread, rec.Name, rec.Op.String(), rec.OpMod, rec.UID, rec.QPN,
 			uint8(rec.Status), rec.Syndrome, int(rec.Errno), map[string]int64{}}
 		for _, p := range ebpf.Parts() {
 			if d := rec.Parts[p]; d != ebpf.NotSeen {
@@ -241,46 +291,4 @@ func (r *tracing) line(rec ebpf.Record) error {
 	}
 	_, err := fmt.Fprintln(r.env.out, b.String())
 	return err
-}
-
-// chromeEvent is an event of the trace event format that Perfetto reads: a slice of
-// a thread, in µs.
-type chromeEvent struct {
-	Name  string         `json:"name"`
-	Phase string         `json:"ph"`
-	TS    float64        `json:"ts"`
-	Dur   float64        `json:"dur"`
-	PID   uint32         `json:"pid"`
-	TID   uint32         `json:"tid"`
-	Args  map[string]any `json:"args,omitempty"`
-}
-
-// chromeEvents are a command and, below it, its parts.
-func chromeEvents(rec ebpf.Record) []chromeEvent {
-	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-	at := rec.Began
-	all := []chromeEvent{{rec.Op.String(), "X", us(at), us(rec.Parts[ebpf.Whole]), rec.Process, rec.Thread,
-		map[string]any{"qpn": rec.QPN, "uid": rec.UID, "outcome": outcome(rec.Status, rec.Errno), "syndrome": rec.Syndrome}}}
-	for _, p := range []ebpf.Part{ebpf.Prepare, ebpf.Queue, ebpf.Slot, ebpf.Firmware, ebpf.Wake} {
-		d := rec.Parts[p]
-		if d == ebpf.NotSeen {
-			break // where the next one begins is not known either
-		}
-		all = append(all, chromeEvent{Name: p.String(), Phase: "X", TS: us(at), Dur: us(d), PID: rec.Process, TID: rec.Thread})
-		at += d
-	}
-	if d := rec.Parts[ebpf.Entry]; d != ebpf.NotSeen {
-		all = append(all, chromeEvent{Name: ebpf.Entry.String(), Phase: "X", TS: us(rec.Began - d), Dur: us(d), PID: rec.Process, TID: rec.Thread})
-	}
-	return all
-}
-
-func (r *tracing) writeChrome() error {
-	err := atomicfile.Create(r.cmd.Chrome, func(w io.Writer) error {
-		return json.NewEncoder(w).Encode(map[string]any{"displayTimeUnit": "ns", "traceEvents": append([]chromeEvent{}, r.events...)})
-	})
-	if err != nil {
-		return fmt.Errorf("--chrome: %w", err)
-	}
-	return nil
 }

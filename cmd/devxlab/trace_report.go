@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -21,6 +22,9 @@ type traceReport struct {
 	Counts     []traceCount    `json:"counts"`
 	Times      []traceTimes    `json:"times"`
 	Failures   []traceFailure  `json:"failures"`
+	CMTimes    []traceCMTimes  `json:"connection_times"`
+	CMEndings  []traceEnding   `json:"connections"`
+	CMOpen     int             `json:"connections_open"`
 	Lost       ebpf.Lost       `json:"lost"`
 }
 
@@ -49,8 +53,9 @@ type traceFailure struct {
 	N        uint64 `json:"n"`
 }
 
-func newTraceReport(s *ebpf.Snapshot, stages []ebpf.Coverage, took time.Duration) *traceReport {
-	r := &traceReport{DurationNS: took.Nanoseconds(), Stages: stages, Counts: []traceCount{}, Times: []traceTimes{}, Failures: []traceFailure{}, Lost: s.Lost}
+func newTraceReport(s *ebpf.Snapshot, stages []ebpf.Coverage, open int, took time.Duration) *traceReport {
+	r := &traceReport{DurationNS: took.Nanoseconds(), Stages: stages, Counts: []traceCount{}, Times: []traceTimes{}, Failures: []traceFailure{}, Lost: s.Lost,
+		CMTimes: cmTimes(s), CMEndings: cmEndings(s), CMOpen: open}
 	for _, c := range s.Counts {
 		op := ""
 		if c.Stage >= ebpf.Command {
@@ -69,11 +74,11 @@ func newTraceReport(s *ebpf.Snapshot, stages []ebpf.Coverage, took time.Duration
 }
 
 // report shows the whole.
-func (r *tracing) report(s *ebpf.Snapshot, took time.Duration) error {
+func (r *tracing) report(s *ebpf.Snapshot, open int, took time.Duration) error {
 	if !r.env.asJSON {
-		return r.tables(s, took)
+		return (&traceView{r.env, r.tracer.Coverage(), s, open, took}).whole()
 	}
-	report := newTraceReport(s, r.tracer.Coverage(), took)
+	report := newTraceReport(s, r.tracer.Coverage(), open, took)
 	if r.cmd.Records { // then each line is an object
 		return json.NewEncoder(r.env.out).Encode(report)
 	}
@@ -91,52 +96,72 @@ func outcome(status mlx5.Status, errno unix.Errno) string {
 	return status.Text()
 }
 
-// tables shows what was counted in a time.
-func (r *tracing) tables(s *ebpf.Snapshot, took time.Duration) error {
-	e := r.env
-	fmt.Fprintf(e.out, "%v\n\n", took.Round(time.Millisecond))
+// traceView is what was counted in a time, for people.
+type traceView struct {
+	e      *env
+	stages []ebpf.Coverage
+	s      *ebpf.Snapshot
+	open   int // connections
+	took   time.Duration
+}
+
+// whole shows all of it.
+func (v *traceView) whole() error {
+	fmt.Fprintf(v.e.out, "%v\n\n", v.took.Round(time.Millisecond))
+	return cmp.Or(v.stagesTable(), v.timesTable(), v.failuresTable(), connectionTables(v.e, v.s, v.open, v.took), lostTable(v.e, v.s.Lost))
+}
+
+// frame shows it with what changes most at the top, where the least of it is cut off.
+func (v *traceView) frame() error {
+	fmt.Fprintf(v.e.out, "%v of tracing\n", v.took.Round(time.Millisecond))
+	err := cmp.Or(v.timesTable(), v.failuresTable(), connectionTables(v.e, v.s, v.open, v.took), lostTable(v.e, v.s.Lost))
+	fmt.Fprintln(v.e.out)
+	return cmp.Or(err, v.stagesTable())
+}
+
+// stagesTable has a line for each stage.
+func (v *traceView) stagesTable() error {
 	rows := [][]string{{"stage", "passed", "per second"}}
-	for _, c := range r.tracer.Coverage() {
+	for _, c := range v.stages {
 		if c.Why != "" {
 			rows = append(rows, []string{c.Stage.String(), "not visible", c.Why})
 			continue
 		}
 		n := uint64(0)
-		for _, x := range s.Counts {
+		for _, x := range v.s.Counts {
 			if x.Stage == c.Stage {
 				n += x.N
 			}
 		}
-		rows = append(rows, []string{c.Stage.String(), strconv.FormatUint(n, 10), fmt.Sprintf("%.1f", float64(n)/took.Seconds())})
+		rows = append(rows, []string{c.Stage.String(), strconv.FormatUint(n, 10), v.rate(n)})
 	}
-	if err := e.table(rows); err != nil {
-		return err
+	return v.e.table(rows)
+}
+
+func (v *traceView) rate(n uint64) string { return fmt.Sprintf("%.1f", float64(n)/v.took.Seconds()) }
+
+// failuresTable has a line for each way in which commands failed, if any did.
+func (v *traceView) failuresTable() error {
+	if len(v.s.Failures) == 0 {
+		return nil
 	}
-	if err := r.timesTable(s); err != nil {
-		return err
+	fmt.Fprintln(v.e.out)
+	rows := [][]string{{"failed", "times", "per second", "syndrome", "outcome"}}
+	for _, f := range v.s.Failures {
+		rows = append(rows, []string{f.Op.String(), strconv.FormatUint(f.N, 10), v.rate(f.N), fmt.Sprintf("%#x", f.Syndrome), outcome(f.Status, f.Errno)})
 	}
-	if len(s.Failures) > 0 {
-		fmt.Fprintln(e.out)
-		rows = [][]string{{"failed", "times", "syndrome", "outcome"}}
-		for _, f := range s.Failures {
-			rows = append(rows, []string{f.Op.String(), strconv.FormatUint(f.N, 10), fmt.Sprintf("%#x", f.Syndrome), outcome(f.Status, f.Errno)})
-		}
-		if err := e.table(rows); err != nil {
-			return err
-		}
-	}
-	return lostTable(e, s.Lost)
+	return v.e.table(rows)
 }
 
 // timesTable has a line for each opcode and outcome, and a column for each part.
-func (r *tracing) timesTable(s *ebpf.Snapshot) error {
-	header := []string{"command", "outcome", "n"}
+func (v *traceView) timesTable() error {
+	header := []string{"command", "outcome", "n", "per second"}
 	for _, p := range ebpf.Parts() {
 		header = append(header, p.String())
 	}
 	rows := [][]string{header}
 	var last ebpf.Times
-	for _, t := range s.Times {
+	for _, t := range v.s.Times {
 		if t.Part == ebpf.Call { // of no one outcome
 			continue
 		}
@@ -147,9 +172,9 @@ func (r *tracing) timesTable(s *ebpf.Snapshot) error {
 			rows[row][0], rows[row][1] = t.Op.String(), outcome(t.Status, t.Errno)
 		}
 		if t.Part == ebpf.Whole {
-			rows[row][2] = strconv.FormatUint(t.Count(), 10)
+			rows[row][2], rows[row][3] = strconv.FormatUint(t.Count(), 10), v.rate(t.Count())
 		}
-		rows[row][3+int(t.Part)] = quantiles(t.Histogram)
+		rows[row][4+int(t.Part)] = quantiles(t.Histogram)
 		last = t
 	}
 	if len(rows) == 1 {
@@ -157,12 +182,12 @@ func (r *tracing) timesTable(s *ebpf.Snapshot) error {
 	}
 	for _, row := range rows[1:] {
 		op, _ := mlx5.ParseOp(row[0])
-		if h := s.Time(ebpf.Call, op); h.Count() > 0 && row[1] == outcome(mlx5.StatusOK, 0) {
-			row[3+int(ebpf.Call)] = quantiles(h)
+		if h := v.s.Time(ebpf.Call, op); h.Count() > 0 && row[1] == outcome(mlx5.StatusOK, 0) {
+			row[4+int(ebpf.Call)] = quantiles(h)
 		}
 	}
-	fmt.Fprintln(r.env.out)
-	return r.env.table(rows)
+	fmt.Fprintln(v.e.out)
+	return v.e.table(rows)
 }
 
 // quantiles are P50/P99 in three digits.
@@ -194,7 +219,8 @@ func lostTable(e *env, l ebpf.Lost) error {
 		what string
 	}{{l.Records, "records: the buffer was full"}, {l.Counts, "counts: too many opcodes, outcomes or buckets"}, {l.Calls, "calls: too many in flight"},
 		{l.Returns, "returns that the kernel did not report"}, {l.Stamps, "commands whose time stamps cannot be: without slot and firmware"},
-		{l.Completions, "completions: without slot, firmware and wake"}, {l.Async, "commands without a waiting caller: counted as they begin, not followed"}} {
+		{l.Completions, "completions: without slot, firmware and wake"}, {l.Async, "commands without a waiting caller: counted as they begin, not followed"},
+		{l.Connections, "connections: too many, or two peers with one id"}, {l.Arrivals, "messages that were handled and not seen to arrive"}} {
 		if x.n > 0 {
 			rows = append(rows, []string{strconv.FormatUint(x.n, 10), x.what})
 		}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"slices"
 	"strings"
@@ -33,27 +32,6 @@ func TestTraceOptions(t *testing.T) {
 	code, _, errOut := devxlab("", "trace", "--op", "JUMP")
 	if code != exitUsage || !strings.Contains(errOut, "RTR2RTS_QP is one") {
 		t.Errorf("%d, %s", code, errOut)
-	}
-}
-
-// The parts of a command follow each other below it; behind one that was not seen
-// there is none.
-func TestTraceChrome(t *testing.T) {
-	rec := ebpf.Record{Began: 10 * time.Microsecond, Process: 1, Thread: 2, Op: mlx5.Op2RST, QPN: 5, Status: 3, Syndrome: 7}
-	for p := range rec.Parts {
-		rec.Parts[p] = time.Duration(p+1) * time.Microsecond
-	}
-	b, err := json.Marshal(chromeEvents(rec))
-	const want = `[{"name":"2RST_QP","ph":"X","ts":10,"dur":7,"pid":1,"tid":2,"args":{"outcome":"bad parameter","qpn":5,"syndrome":7,"uid":0}},` +
-		`{"name":"prepare","ph":"X","ts":10,"dur":2,"pid":1,"tid":2},{"name":"queue","ph":"X","ts":12,"dur":3,"pid":1,"tid":2},` +
-		`{"name":"slot","ph":"X","ts":15,"dur":4,"pid":1,"tid":2},{"name":"firmware","ph":"X","ts":19,"dur":5,"pid":1,"tid":2},` +
-		`{"name":"wake","ph":"X","ts":24,"dur":6,"pid":1,"tid":2},{"name":"entry","ph":"X","ts":9,"dur":1,"pid":1,"tid":2}]`
-	if err != nil || string(b) != want {
-		t.Errorf("%s, %v\nwant %s", b, err, want)
-	}
-	rec.Parts[ebpf.Slot], rec.Parts[ebpf.Entry] = ebpf.NotSeen, ebpf.NotSeen
-	if got := chromeEvents(rec); len(got) != 3 || got[2].Name != "queue" {
-		t.Errorf("%+v", got)
 	}
 }
 

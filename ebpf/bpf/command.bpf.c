@@ -45,6 +45,9 @@ enum stage {
 	STAGE_CM_STALE,
 	STAGE_CM_REJECT,
 	STAGE_CM_TIMEWAIT,
+	STAGE_CM_SENT,
+	STAGE_CM_SEND_END,
+	STAGE_CM_END,
 };
 
 // Parts of a command's time, also in the same order there.
@@ -69,26 +72,47 @@ enum loss {
 	LOSS_STAMPS, // completed, and the entry's time stamps were not plausible
 	LOSS_COMPLETION, // a caller that had its answer before the completion was seen
 	LOSS_ASYNC,  // commands without a caller that waits: counted, not timed
+	LOSS_CONNECTION, // no room for another connection, or two peers used one id for theirs
+	LOSS_ARRIVAL, // a worker began with a message whose arrival was not seen
 	LOSSES,
 };
 
 #define UNKNOWN (~0ULL)
 
-struct count_key {
-	__u16 op;
-	__u8 stage;
-	__u8 zero;
+// Counts: of each stage, and of those that know the opcode, by opcode. One array, so
+// that a count is an addition and no search.
+#define OP_STAGES (STAGE_AWAKE - STAGE_COMMAND + 1)
+#define MAX_STAGES 64
+#define MAX_OPS 4096 // opcodes have 12 bits so far (mlx5_ifc.h); one above is counted as its lower 12
+
+struct stage_counts {
+	__u64 stages[MAX_STAGES];
+	__u64 ops[OP_STAGES][MAX_OPS];
 };
 
-struct bucket_key {
+// Histograms: bucket_of says which value is in which bucket. What takes 2^40 ns and
+// more, 18 minutes, is in the last.
+#define BUCKETS 2240
+
+#define BUCKET_SUM 0xffff // in the place of a bucket, where each is by itself: the sum of all values
+
+struct histogram {
+	__u64 sum;
+	__u64 buckets[BUCKETS];
+};
+
+// All parts of the commands with one opcode and one outcome, so that a command makes
+// one search and then additions only.
+struct part_times {
+	struct histogram parts[PARTS];
+};
+
+struct part_times_key {
 	__u16 op;
-	__u8 part;
-	__u8 status;
 	__u16 error; // errno
-	__u16 bucket;
+	__u8 status;
+	__u8 zero[3];
 };
-
-#define BUCKET_SUM 0xffff // in the place of a bucket: the sum of all values
 
 struct failure_key {
 	__u32 syndrome;
@@ -129,22 +153,25 @@ struct entry {
 };
 
 #define MAX_CALLS 8192
-#define MAX_BUCKETS 32768
+#define MAX_TIMES 256
+#define MAX_BUCKETS 32768 // of connections
 #define MAX_TASKS 16384
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct count_key);
-	__type(value, __u64);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct stage_counts);
 } counts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_BUCKETS);
-	__type(key, struct bucket_key);
-	__type(value, __u64);
-} buckets SEC(".maps");
+	__uint(max_entries, MAX_TIMES);
+	__type(key, struct part_times_key);
+	__type(value, struct part_times);
+} times SEC(".maps");
+
+struct part_times no_times; // too large for a stack
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -200,8 +227,21 @@ volatile const __u16 filter_op;
 volatile const __u8 filter_tasks;
 volatile const __u8 filter_device; // length of device_name with its zero byte
 volatile const __u8 want_records;
+volatile const __u64 wake_up_at; // bytes
 #define DEVICE_NAME 32
 volatile const char device_name[DEVICE_NAME];
+volatile const char rdma_name[DEVICE_NAME];
+volatile const __u8 rdma_length; // with its zero byte
+volatile const __u8 want_connections;
+volatile const __u8 service_mask; // struct ib_cm_id has one; asked only where no BTF tells its fields
+volatile const __u8 timewait_id; // cm_enter_timewait has its argument where the source says
+
+// wake_up is how to put a record into a buffer: its reader comes by itself now and
+// then, and is woken if there is much for it.
+static __always_inline __u64 wake_up(void *buffer)
+{
+	return bpf_ringbuf_query(buffer, BPF_RB_AVAIL_DATA) >= wake_up_at ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
 
 static void lose(__u32 what)
 {
@@ -224,10 +264,19 @@ static __always_inline void add(void *map, const void *key, __u64 by)
 		lose(LOSS_COUNT);
 }
 
-static void count(__u8 stage, __u16 op)
+static __always_inline void count(__u8 stage, __u16 op)
 {
-	struct count_key key = { .op = op, .stage = stage };
-	add(&counts, &key, 1);
+	__u32 zero = 0;
+	struct stage_counts *c = bpf_map_lookup_elem(&counts, &zero);
+	__u64 at = op;
+
+	if (!c)
+		return;
+	asm volatile("%0 &= 4095" : "+r"(at)); // MAX_OPS - 1, where the verifier sees it
+	if (stage >= STAGE_COMMAND && stage <= STAGE_AWAKE)
+		__sync_fetch_and_add(&c->ops[stage - STAGE_COMMAND][at], 1);
+	else
+		__sync_fetch_and_add(&c->stages[stage], 1);
 }
 
 // bucket_of numbers values up to 127 by themselves and gives each further power of
@@ -246,15 +295,32 @@ static __u16 bucket_of(__u64 v)
 	return (e << 6) + (v >> e);
 }
 
-static void observe(__u8 part, __u64 value, __u16 op, __u8 status, __u16 error)
+// times_of finds the histograms of an outcome.
+static __always_inline struct part_times *times_of(__u16 op, __u8 status, __u16 error)
 {
-	struct bucket_key key = { .op = op, .part = part, .status = status, .error = error };
+	struct part_times_key key = { .op = op, .error = error, .status = status };
+	struct part_times *t = bpf_map_lookup_elem(&times, &key);
+
+	if (t)
+		return t;
+	bpf_map_update_elem(&times, &key, &no_times, BPF_NOEXIST);
+	t = bpf_map_lookup_elem(&times, &key);
+	if (!t)
+		lose(LOSS_COUNT);
+	return t;
+}
+
+static __always_inline void observe(struct histogram *h, __u64 value)
+{
+	__u64 bucket;
+
 	if (value == UNKNOWN)
 		return;
-	key.bucket = bucket_of(value);
-	add(&buckets, &key, 1);
-	key.bucket = BUCKET_SUM;
-	add(&buckets, &key, value);
+	bucket = bucket_of(value);
+	if (bucket >= BUCKETS)
+		bucket = BUCKETS - 1;
+	__sync_fetch_and_add(&h->buckets[bucket], 1);
+	__sync_fetch_and_add(&h->sum, value);
 }
 
 // wanted tells whether the current thread is one that is asked for.
@@ -268,20 +334,27 @@ static bool wanted(void)
 	return !filter_cgroup || bpf_get_current_cgroup_id() == filter_cgroup;
 }
 
+// bus_name reads the name of a device from a pointer to it.
+static __always_inline void bus_name(char *name, const void *pointer)
+{
+	struct device *device = 0;
+	const char *text = 0;
+
+	bpf_probe_read_kernel(&device, sizeof(device), pointer);
+	bpf_core_read(&text, sizeof(text), &device->kobj.name);
+	bpf_probe_read_kernel_str(name, DEVICE_NAME, text);
+}
+
 static __always_inline bool wanted_device(const void *dev)
 {
 	char name[DEVICE_NAME] = {};
-	struct device *device = 0;
-	const char *text = 0;
 	__u32 at = 0; // the first field of struct mlx5_core_dev, where no BTF says otherwise
 
 	if (!filter_device)
 		return true;
 	if (bpf_core_type_exists(struct mlx5_core_dev))
 		at = bpf_core_field_offset(struct mlx5_core_dev, device);
-	bpf_probe_read_kernel(&device, sizeof(device), dev + at);
-	bpf_core_read(&text, sizeof(text), &device->kobj.name);
-	bpf_probe_read_kernel_str(name, sizeof(name), text);
+	bus_name(name, dev + at);
 	for (int i = 0; i < DEVICE_NAME; i++) {
 		if (i >= filter_device)
 			break;
@@ -337,8 +410,13 @@ int left(struct pt_regs *regs)
 
 	if (!e)
 		return 0;
-	if (e->used)
-		observe(PART_CALL, bpf_ktime_get_ns() - e->entered, e->op, 0, 0);
+	if (e->used) {
+		__u64 took = bpf_ktime_get_ns() - e->entered;
+		struct part_times *t = times_of(e->op, 0, 0);
+
+		if (t)
+			observe(&t->parts[PART_CALL], took);
+	}
 	bpf_map_delete_elem(&entries, &thread);
 	return 0;
 }
@@ -346,6 +424,16 @@ int left(struct pt_regs *regs)
 static __always_inline __u16 be16(const __u8 *at)
 {
 	return at[0] << 8 | at[1];
+}
+
+static __always_inline __u32 be32(const __u8 *at)
+{
+	return (__u32)be16(at) << 16 | be16(at + 2);
+}
+
+static __always_inline __u64 be64(const __u8 *at)
+{
+	return (__u64)be32(at) << 32 | be32(at + 4);
 }
 
 static __always_inline __u32 be24(const __u8 *at)
@@ -572,6 +660,7 @@ int awake(struct pt_regs *regs)
 	__u64 thread = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
 	struct call *c = bpf_map_lookup_elem(&calls, &thread);
 	struct record r = {};
+	struct part_times *t;
 	__u8 out[12] = {};
 	__u16 error;
 
@@ -588,7 +677,7 @@ int awake(struct pt_regs *regs)
 	if (!r.returned) {
 		bpf_probe_read_kernel(out, sizeof(out), (void *)c->out);
 		r.status = out[0];
-		r.syndrome = (__u32)be16(out + 4) << 16 | be16(out + 6);
+		r.syndrome = be32(out + 4);
 		if (!c->completed)
 			lose(LOSS_COMPLETION);
 		if (c->op == OP_CREATE_QP && !r.status)
@@ -596,9 +685,12 @@ int awake(struct pt_regs *regs)
 	}
 	count(STAGE_AWAKE, r.op);
 	SPLIT(r.parts, c, now);
+	t = times_of(r.op, r.status, error);
+	if (t) {
 #pragma unroll
-	for (int i = 0; i < PART_CALL; i++)
-		observe(i, r.parts[i], r.op, r.status, error);
+		for (int i = 0; i < PART_CALL; i++)
+			observe(&t->parts[i], r.parts[i]);
+	}
 	if (r.status || error) {
 		struct failure_key f = { .syndrome = r.syndrome, .op = r.op, .error = error, .status = r.status };
 		add(&failures, &f, 1);
@@ -610,7 +702,7 @@ int awake(struct pt_regs *regs)
 		r.op_mod = c->op_mod;
 		r.uid = c->uid;
 		bpf_get_current_comm(r.comm, sizeof(r.comm));
-		if (bpf_ringbuf_output(&records, &r, sizeof(r), 0))
+		if (bpf_ringbuf_output(&records, &r, sizeof(r), wake_up(&records)))
 			lose(LOSS_RECORD);
 	}
 	disown(c, thread);
@@ -648,62 +740,12 @@ int exited(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-// Connections. Much of this happens in workers that serve everybody, so no filter
-// is applied.
-
-#define CM(name, stage) \
-	SEC("kprobe") int name(struct pt_regs *regs) { count(stage, 0); return 0; }
-// The tree of remote ids, or of remote QPNs, returns what was there before.
-#define CM_FOUND(name, stage) \
-	SEC("kretprobe") int name(struct pt_regs *regs) { if (RETURNED(regs)) count(stage, 0); return 0; }
-
-CM(cm_send_req, STAGE_CM_SEND_REQ)
-CM(cm_send_rep, STAGE_CM_SEND_REP)
-CM(cm_send_rtu, STAGE_CM_SEND_RTU)
-CM(cm_send_dreq, STAGE_CM_SEND_DREQ)
-CM(cm_work, STAGE_CM_WORK)
-CM(cm_remote_id, STAGE_CM_REMOTE_ID)
-CM(cm_remote_qpn, STAGE_CM_REMOTE_QPN)
-CM_FOUND(cm_duplicate, STAGE_CM_DUPLICATE)
-CM_FOUND(cm_stale, STAGE_CM_STALE)
-CM(cm_reject, STAGE_CM_REJECT)
-CM(cm_timewait, STAGE_CM_TIMEWAIT)
-
-// Attribute ids of CM messages, and where a MAD has its own (rdma/ib_cm.h, ib_mad.h).
-#define CM_REQ 0x10
-#define CM_REP 0x13
-#define CM_RTU 0x14
-#define CM_DREQ 0x15
-#define MAD_ATTR_ID 16
-
-// cm_recv_handler(mad_agent, send_buf, mad_recv_wc)
-SEC("kprobe")
-int cm_receive(struct pt_regs *regs)
-{
-	__u64 at = 4 * sizeof(void *), mad = 0; // where no BTF says otherwise: behind wc, list and grh
-	__u8 id[2] = {};
-
-	if (bpf_core_type_exists(struct ib_mad_recv_wc))
-		at = bpf_core_field_offset(struct ib_mad_recv_wc, recv_buf.mad);
-	bpf_probe_read_kernel(&mad, sizeof(mad), (void *)(ARG3(regs) + at));
-	bpf_probe_read_kernel(id, sizeof(id), (void *)(mad + MAD_ATTR_ID));
-	switch (be16(id)) {
-	case CM_REQ:
-		count(STAGE_CM_RECEIVE_REQ, 0);
-		break;
-	case CM_REP:
-		count(STAGE_CM_RECEIVE_REP, 0);
-		break;
-	case CM_RTU:
-		count(STAGE_CM_RECEIVE_RTU, 0);
-		break;
-	case CM_DREQ:
-		count(STAGE_CM_RECEIVE_DREQ, 0);
-		break;
-	}
-	return 0;
-}
+#include "connection.h"
 
 // For the generated bindings.
 const struct record *unused_record __attribute__((unused));
+const struct stage_counts *unused_counts __attribute__((unused));
 const struct failure_key *unused_failure __attribute__((unused));
+const struct connection *unused_connection __attribute__((unused));
+const struct connection_bucket_key *unused_connection_bucket __attribute__((unused));
+const struct outcome_key *unused_outcome __attribute__((unused));

@@ -27,6 +27,7 @@ enum {
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_NO_WAKEUP = 1, BPF_RB_FORCE_WAKEUP = 2 };
 
 struct bpf_raw_tracepoint_args {
 	__u64 args[0];
@@ -95,6 +96,55 @@ struct ib_mad_recv_buf {
 
 struct ib_mad_recv_wc {
 	struct ib_mad_recv_buf recv_buf;
+};
+
+struct ib_device {
+	struct device *dma_device;
+	char name[64];
+};
+
+struct ib_mad_agent {
+	struct ib_device *device;
+};
+
+struct ib_mad_send_buf {
+	void *mad;
+	struct ib_mad_agent *mad_agent;
+	int retries;
+};
+
+enum ib_wc_status {
+	IB_WC_SUCCESS,
+	IB_WC_WR_FLUSH_ERR = 5,
+};
+
+struct ib_mad_send_wc {
+	struct ib_mad_send_buf *send_buf;
+	enum ib_wc_status status;
+};
+
+// ib_cm's.
+
+struct list_head {
+	struct list_head *next, *prev;
+};
+
+struct delayed_work {
+	struct work_struct work;
+};
+
+struct cm_work {
+	struct delayed_work work;
+	struct ib_mad_recv_wc *mad_recv_wc;
+};
+
+enum ib_cm_state {
+	IB_CM_IDLE,
+};
+
+struct ib_cm_id {
+	enum ib_cm_state state;
+	__be32 local_id, remote_id;
 };
 
 #pragma clang attribute pop
