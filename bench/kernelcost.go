@@ -12,12 +12,20 @@ import (
 	"devxlab.example/mlx5"
 )
 
-// KernelCost is what the kernel spent on the commands of a run, by package ebpf. It
-// was watched all the time, which costs each command something.
+// KernelCost is what the kernel spent on the commands and connections of a run, by
+// package ebpf. It was watched all the time, which costs each something.
 type KernelCost struct {
-	Commands   []CommandCost     `json:"commands"`
-	NotVisible map[string]string `json:"not_visible,omitempty"` // stages, and why
-	Lost       ebpf.Lost         `json:"lost"`
+	Commands    []CommandCost     `json:"commands"`
+	Connections []ConnectionCost  `json:"connections,omitempty"`
+	NotVisible  map[string]string `json:"not_visible,omitempty"` // stages, and why
+	Lost        ebpf.Lost         `json:"lost"`
+}
+
+// ConnectionCost is a part of the connections of this process, as ib_cm has it.
+type ConnectionCost struct {
+	What    string `json:"what"` // ebpf.ConnectionTimes.String
+	Passive bool   `json:"passive"`
+	PartCost
 }
 
 // CommandCost is the split of one opcode's time, of the commands that succeeded.
@@ -78,16 +86,33 @@ func kernelCost(s *ebpf.Snapshot, coverage []ebpf.Coverage) *KernelCost {
 			k.Commands = append(k.Commands, CommandCost{Op: t.Op.String(), Parts: map[string]PartCost{}})
 		}
 		c := &k.Commands[i]
-		p := PartCost{N: t.Count(), P50: t.Quantile(0.5), Mean: t.Mean()}
-		if t.Count() >= minForP99 {
-			p.P99 = t.Quantile(0.99)
-		}
 		if t.Part == ebpf.Whole {
 			c.N = t.Count()
 		}
-		c.Parts[t.Part.String()] = p
+		c.Parts[t.Part.String()] = partCost(t.Histogram)
+	}
+	for _, t := range s.ConnectionTimes {
+		if t.Count() > 0 {
+			k.Connections = append(k.Connections, ConnectionCost{t.String(), t.Passive, partCost(t.Histogram)})
+		}
 	}
 	return k
+}
+
+func partCost(h ebpf.Histogram) PartCost {
+	p := PartCost{N: h.Count(), P50: h.Quantile(0.5), Mean: h.Mean()}
+	if h.Count() >= minForP99 {
+		p.P99 = h.Quantile(0.99)
+	}
+	return p
+}
+
+func (c PartCost) String() string {
+	s := nanos(float64(c.P50))
+	if c.P99 > 0 {
+		s += " / " + nanos(float64(c.P99))
+	}
+	return s
 }
 
 // text is a table of the opcodes.
@@ -104,16 +129,25 @@ func (k *KernelCost) text(p *page) {
 			x, ok := c.Parts[part.String()]
 			cell := "-"
 			if ok {
-				cell = nanos(float64(x.P50))
-			}
-			if x.P99 > 0 {
-				cell += " / " + nanos(float64(x.P99))
+				cell = x.String()
 			}
 			row = append(row, cell)
 		}
 		rows = append(rows, row)
 	}
 	p.table(align, head, rows...)
+	if len(k.Connections) > 0 {
+		rows = nil
+		for _, c := range k.Connections {
+			side := "active"
+			if c.Passive {
+				side = "passive"
+			}
+			rows = append(rows, []string{c.What, side, count(int(c.N)), c.String()})
+		}
+		p.section("What ib_cm took for each connection of this process", "Median / P99.")
+		p.table("llrr", []string{"part", "side", "n", "took"}, rows...)
+	}
 	for _, stage := range ebpf.Stages() {
 		if why := k.NotVisible[stage.String()]; why != "" {
 			p.para(fmt.Sprintf("not visible: %s: %s", stage, why), indent)

@@ -25,14 +25,15 @@ func TestKernelCostText(t *testing.T) {
 		Commands: []CommandCost{{Op: "RTR2RTS_QP", N: 1234, Parts: map[string]PartCost{
 			ebpf.Queue.String(): {N: 1234, P50: 16 * time.Microsecond, P99: 129 * time.Microsecond}, ebpf.Firmware.String(): {N: 20, P50: time.Millisecond},
 		}}},
-		NotVisible: map[string]string{ebpf.Completion.String(): "no fentry"},
-		Lost:       ebpf.Lost{Stamps: 3},
+		Connections: []ConnectionCost{{"REQ to REP", false, PartCost{N: 2345, P50: 3 * time.Millisecond, P99: 40 * time.Millisecond}}},
+		NotVisible:  map[string]string{ebpf.Completion.String(): "no fentry"},
+		Lost:        ebpf.Lost{Stamps: 3},
 	}}
 	var b strings.Builder
 	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"RTR2RTS_QP  1,234", "16 µs / 129 µs", "1 ms", "not visible: completion: no fentry", "Stamps:3"} {
+	for _, want := range []string{"RTR2RTS_QP  1,234", "16 µs / 129 µs", "1 ms", "REQ to REP  active  2,345  3 ms / 40 ms", "not visible: completion: no fentry", "Stamps:3"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}

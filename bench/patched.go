@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"devxlab.example/devx"
 	"devxlab.example/ebpf"
 	"devxlab.example/mlx5"
@@ -179,7 +181,7 @@ func (p *patched) rts(ctx context.Context) error {
 	}
 	ways, set := p.rtsWays()
 	p.undo = append(p.undo, bd.d.Close, func() error { return set(howOff) })
-	if err := bd.grow(ctx, c6Group, nil); err != nil {
+	if err := errors.Join(bd.grow(ctx, c6Group, nil), bd.settle()); err != nil {
 		return err
 	}
 	var turns []*contender
@@ -188,6 +190,25 @@ func (p *patched) rts(ctx context.Context) error {
 	}
 	p.follow = append(p.follow, turns...)
 	return errors.Join(p.inTurn(ctx, p.repeats(patchedRounds), turns...), set(howOff))
+}
+
+// settleTries is how often the first RTR is tried, of which each takes a second.
+const settleTries = 10
+
+// settle waits until the port's own address can be reached: just after boot the
+// kernel may not find it within the second that it gives an RTR.
+func (b *bed) settle() (err error) {
+	q := b.qps[0]
+	for range settleTries {
+		err = errors.Join(b.c.modifyVerbs(q, 0), b.c.modifyVerbs(q, 1))
+		if !errors.Is(err, unix.ETIMEDOUT) {
+			break
+		}
+		if err := b.c.modifyVerbs(q, stepsPerCycle-1); err != nil {
+			return err
+		}
+	}
+	return errors.Join(err, b.c.modifyVerbs(q, stepsPerCycle-1))
 }
 
 // noVerbs is an error where there is no bed.

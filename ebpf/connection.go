@@ -182,6 +182,19 @@ type ConnectionTimes struct {
 	Histogram
 }
 
+// String says what was timed, in words.
+func (t ConnectionTimes) String() string {
+	switch t.Part {
+	case Reply:
+		return "REQ to REP"
+	case Confirm:
+		return "REP to RTU"
+	case Work:
+		return t.Message.String() + " waited for a worker"
+	}
+	return t.Part.String()
+}
+
 // Ending is how often connections ended in one way.
 type Ending struct {
 	Outcome Outcome `json:"outcome"`

@@ -165,8 +165,7 @@ func connectionTables(e *env, s *ebpf.Snapshot, open int, took time.Duration) er
 	}
 	rows := [][]string{{"part of a connection", "side", "n", "P50/P99"}}
 	for _, t := range s.ConnectionTimes {
-		name := map[ebpf.ConnectionPart]string{ebpf.Reply: "REQ to REP", ebpf.Confirm: "REP to RTU", ebpf.Work: t.Message.String() + " waited for a worker"}[t.Part]
-		rows = append(rows, []string{name, side(t.Passive), strconv.FormatUint(t.Count(), 10), quantiles(t.Histogram)})
+		rows = append(rows, []string{t.String(), side(t.Passive), strconv.FormatUint(t.Count(), 10), quantiles(t.Histogram)})
 	}
 	fmt.Fprintln(e.out)
 	return e.table(rows)
