@@ -35,11 +35,12 @@ var tracing = Experiment{
 	needs:      func(Options) int { return 1 },
 	plan: func(r *Run) string {
 		return fmt.Sprintf("makes 1 queue pair of its own through DevX and destroys it at the end; modifies it in INIT %s times, while its commands are watched in the kernel by turns in %d ways. No work request, no packet.",
-			count(len(tracedHow)*tracingCalls*(r.pairs(MinPairs)+1)), len(tracedHow))
+			count(len(tracedHow)*tracingCalls*(r.pairs(tracingPairs)+1)), len(tracedHow))
 	},
 }
 
 const (
+	tracingPairs  = 40
 	tracingCalls  = 1000 // modifications in a sample
 	tracingWarm   = 50   // before them
 	tracingBuffer = 1 << 20
@@ -103,7 +104,7 @@ func runTracing(ctx context.Context, r *Run) (err error) {
 			})
 		}
 	}
-	if err := r.inTurn(ctx, r.pairs(MinPairs), cs...); err != nil {
+	if err := r.inTurn(ctx, r.pairs(tracingPairs), cs...); err != nil {
 		return err
 	}
 	r.tracingCosts()
