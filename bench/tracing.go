@@ -322,9 +322,13 @@ func (r *Run) tracingCosts() {
 		}
 		r.compare(c, last)
 		x := r.ComparisonOf(c.Name, last.Name)
-		how := "missed"
-		if x != nil && x.Ratio.Pairs >= MinPairs && float64(x.Ratio.High) <= tracingAim {
+		how := "the interval decides nothing"
+		switch {
+		case x == nil || x.Ratio.Pairs < MinPairs:
+		case float64(x.Ratio.High) <= tracingAim:
 			how = "met"
+		case float64(x.Ratio.Low) > tracingAim:
+			how = "missed"
 		}
 		if x != nil && !math.IsNaN(float64(x.Ratio.Median)) {
 			r.Findings = append(r.Findings, fmt.Sprintf("%s against bpftrace: ratio %s; aim %.1f: %s.", strings.TrimPrefix(c.Name, "cost/"), x.Ratio.interval(), tracingAim, how))

@@ -222,7 +222,9 @@ const (
 	commandVarFilterOp               = "filter_op"
 	commandVarFilterQpn              = "filter_qpn"
 	commandVarFilterTasks            = "filter_tasks"
+	commandVarFollowConnections      = "follow_connections"
 	commandVarNoTimes                = "no_times"
+	commandVarOver                   = "over"
 	commandVarRdmaLength             = "rdma_length"
 	commandVarRdmaName               = "rdma_name"
 	commandVarServiceMask            = "service_mask"
@@ -234,7 +236,6 @@ const (
 	commandVarUnusedOutcome          = "unused_outcome"
 	commandVarUnusedRecord           = "unused_record"
 	commandVarWakeUpAt               = "wake_up_at"
-	commandVarWantConnections        = "want_connections"
 	commandVarWantRecords            = "want_records"
 	commandVarWorkFunction           = "work_function"
 )
@@ -348,7 +349,9 @@ type commandVariableSpecs struct {
 	FilterOp               *ebpf.VariableSpec `ebpf:"filter_op"`
 	FilterQpn              *ebpf.VariableSpec `ebpf:"filter_qpn"`
 	FilterTasks            *ebpf.VariableSpec `ebpf:"filter_tasks"`
+	FollowConnections      *ebpf.VariableSpec `ebpf:"follow_connections"`
 	NoTimes                *ebpf.VariableSpec `ebpf:"no_times"`
+	Over                   *ebpf.VariableSpec `ebpf:"over"`
 	RdmaLength             *ebpf.VariableSpec `ebpf:"rdma_length"`
 	RdmaName               *ebpf.VariableSpec `ebpf:"rdma_name"`
 	ServiceMask            *ebpf.VariableSpec `ebpf:"service_mask"`
@@ -360,7 +363,6 @@ type commandVariableSpecs struct {
 	UnusedOutcome          *ebpf.VariableSpec `ebpf:"unused_outcome"`
 	UnusedRecord           *ebpf.VariableSpec `ebpf:"unused_record"`
 	WakeUpAt               *ebpf.VariableSpec `ebpf:"wake_up_at"`
-	WantConnections        *ebpf.VariableSpec `ebpf:"want_connections"`
 	WantRecords            *ebpf.VariableSpec `ebpf:"want_records"`
 	WorkFunction           *ebpf.VariableSpec `ebpf:"work_function"`
 }
@@ -434,7 +436,9 @@ type commandVariables struct {
 	FilterOp               *ebpf.Variable `ebpf:"filter_op"`
 	FilterQpn              *ebpf.Variable `ebpf:"filter_qpn"`
 	FilterTasks            *ebpf.Variable `ebpf:"filter_tasks"`
+	FollowConnections      *ebpf.Variable `ebpf:"follow_connections"`
 	NoTimes                *ebpf.Variable `ebpf:"no_times"`
+	Over                   *ebpf.Variable `ebpf:"over"`
 	RdmaLength             *ebpf.Variable `ebpf:"rdma_length"`
 	RdmaName               *ebpf.Variable `ebpf:"rdma_name"`
 	ServiceMask            *ebpf.Variable `ebpf:"service_mask"`
@@ -446,7 +450,6 @@ type commandVariables struct {
 	UnusedOutcome          *ebpf.Variable `ebpf:"unused_outcome"`
 	UnusedRecord           *ebpf.Variable `ebpf:"unused_record"`
 	WakeUpAt               *ebpf.Variable `ebpf:"wake_up_at"`
-	WantConnections        *ebpf.Variable `ebpf:"want_connections"`
 	WantRecords            *ebpf.Variable `ebpf:"want_records"`
 	WorkFunction           *ebpf.Variable `ebpf:"work_function"`
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -340,4 +341,60 @@ func TestOnCgroup(t *testing.T) {
 	if n := s.Count(DevXModify, 0); n != 10 {
 		t.Errorf("%d calls, want 10", n)
 	}
+}
+
+// After Freeze nothing is counted, and records and counts agree, although commands
+// go on.
+func TestOnFreeze(t *testing.T) {
+	d := onKernel(t)
+	tr := trace(t, Options{Filter: Filter{Processes: []int{os.Getpid()}, Op: mlx5.OpRST2INIT}, Records: 1 << 20})
+	over := make(chan struct{})
+	var senders sync.WaitGroup
+	for range 4 {
+		q, err := d.NewQP(devx.QPConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		senders.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					toggles(t, q, 1)
+				}
+			}
+		})
+	}
+	for snapshot(t, tr).Count(Awake, mlx5.OpRST2INIT) < 20 && !t.Failed() {
+		toggles(t, mustQP(t, d), 1)
+	}
+	if err := tr.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	s := snapshot(t, tr)
+	toggles(t, mustQP(t, d), 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	read := uint64(0)
+	for _, err := range tr.Records(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		read++
+	}
+	close(over)
+	senders.Wait()
+	if n := s.Count(Awake, mlx5.OpRST2INIT); n < 20 || read != n || s.Lost.Records != 0 || !reflect.DeepEqual(snapshot(t, tr), s) {
+		t.Errorf("%d commands, %d records; at once %+v, later %+v", n, read, s, snapshot(t, tr))
+	}
+}
+
+func mustQP(t *testing.T, d *devx.Device) *devx.QP {
+	t.Helper()
+	q, err := d.NewQP(devx.QPConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
 }

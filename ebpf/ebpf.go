@@ -113,6 +113,11 @@ func Attach(o Options) (*Tracer, error) {
 	if err := t.attach(r, len(o.Processes) > 0); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
+	if r.why[CMEnd] == "" {
+		if err := t.objects.Variables["follow_connections"].Set(uint8(1)); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+	}
 	t.covers = r.coverage()
 	return t, nil
 }
@@ -122,9 +127,6 @@ func (o *Options) set(spec *bpf.CollectionSpec, k *kernel, r *resolution) error 
 	values := map[string]any{"work_function": k.address("cmd_work_handler", "mlx5_core")}
 	if mask, _ := k.serviceMask(); mask {
 		values["service_mask"] = uint8(1)
-	}
-	if r.why[CMEnd] == "" {
-		values["want_connections"] = uint8(1)
 	}
 	if p := r.places[CMTimewait]; len(p) > 0 && p[0].actual == p[0].symbol {
 		values["timewait_id"] = uint8(1)
@@ -250,6 +252,7 @@ func (t *Tracer) attach(r *resolution, follow bool) error {
 			}
 		}
 	}
+	r.settle()
 	if r.why[Command] != "" {
 		return fmt.Errorf("%w: no command can be seen: %s", ErrNotSupported, r.why[Command])
 	}
@@ -351,6 +354,21 @@ func WaitForDriver(ctx context.Context) error {
 		}
 	}
 }
+
+// Freeze ends counting, at one moment for all of it: Snapshot, OpenConnections, and
+// what is left of Records and Connections, then belong together. What is under way
+// stays unfinished.
+func (t *Tracer) Freeze() error {
+	if err := t.objects.Variables["over"].Set(uint8(1)); err != nil {
+		return err
+	}
+	// A program that has looked before has ended when each CPU has passed a quiescent
+	// state (membarrier(2)). A kernel that refuses leaves some microseconds in which one ends.
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0)
+	return nil
+}
+
+const membarrierGlobal = 1 // MEMBARRIER_CMD_GLOBAL, linux/membarrier.h
 
 // Close detaches from the kernel.
 func (t *Tracer) Close() error {

@@ -68,6 +68,12 @@ func resolve(k *kernel) *resolution {
 		r.drop(CMEnd, fmt.Sprintf("the kernel does not tell the types of ib_cm (/sys/kernel/btf/ib_cm), and without that its ids are known up to Linux %d.%d and from %d.%d on",
 			withMask[0], withMask[1], withoutMask[0], withoutMask[1]))
 	}
+	r.settle()
+	return r
+}
+
+// settle drops the stages that need one which is not visible.
+func (r *resolution) settle() {
 	for range specs { // needs of needs
 		for s := range specs {
 			for _, need := range specs[s].needs {
@@ -77,7 +83,6 @@ func resolve(k *kernel) *resolution {
 			}
 		}
 	}
-	return r
 }
 
 func (r *resolution) drop(s Stage, why string) { r.places[s], r.why[s] = nil, why }

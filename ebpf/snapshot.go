@@ -57,7 +57,7 @@ type Failure struct {
 // Lost says what was not seen, in numbers.
 type Lost struct {
 	Records     uint64 `json:"records"`     // the buffer was full
-	Counts      uint64 `json:"counts"`      // no room for a further opcode, outcome or bucket
+	Counts      uint64 `json:"counts"`      // no room for a further outcome of a command, way to fail, or bucket of connections; or an opcode above 4095
 	Calls       uint64 `json:"calls"`       // too many in flight
 	Returns     uint64 `json:"returns"`     // the kernel did not report a return
 	Stamps      uint64 `json:"stamps"`      // completed, with time stamps that cannot be: no Slot, no Firmware
@@ -71,6 +71,8 @@ type Lost struct {
 const (
 	losses    = 9
 	bucketSum = 0xffff
+
+	bucketCount = 2240 // up to 2^40 ns
 )
 
 // Histogram is a distribution of durations in buckets of which none is wider than
@@ -96,10 +98,10 @@ func bucketSpan(index uint16) (from, to uint64) {
 	return from, from + 1<<e - 1
 }
 
-// bucketOf is what the programs do.
+// bucketOf is what the programs do: the last has all that is longer, too.
 func bucketOf(v uint64) uint16 {
 	e := uint(max(bits.Len64(v), 7) - 7)
-	return uint16(e)<<6 + uint16(v>>e)
+	return min(uint16(e)<<6+uint16(v>>e), bucketCount-1)
 }
 
 // Count returns the number of values.

@@ -25,9 +25,9 @@ func TestBuckets(t *testing.T) {
 		if from != next || to < from || from > 0 && float64(to-from) > float64(from)/64 || bucketOf(from) != i || bucketOf(to) != i {
 			t.Fatalf("bucket %d: %d to %d, begins at %d, of %d and %d", i, from, to, next, bucketOf(from), bucketOf(to))
 		}
-		if to == math.MaxUint64 {
-			if i >= bucketSum {
-				t.Errorf("%d buckets leave no room for the sum", i)
+		if i == bucketCount-1 {
+			if i >= bucketSum || to != 1<<40-1 || bucketOf(math.MaxUint64) != i || len(commandPartTimes{}.Parts[0].Buckets) != bucketCount {
+				t.Errorf("%d buckets, up to %d", i+1, to)
 			}
 			return
 		}

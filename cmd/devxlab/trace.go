@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"devxlab.example/ebpf"
 	"devxlab.example/mlx5"
@@ -121,10 +122,11 @@ func (r *tracing) run(words []string) error {
 		err = r.wait(ctx)
 	}
 	took := time.Since(r.began)
+	err = errors.Join(err, r.tracer.Freeze()) // so that records, even if they come late, and the whole agree
 	s, serr := r.tracer.Snapshot()
+	open, oerr := r.tracer.OpenConnections()
 	stop()
 	err = errors.Join(err, serr, <-read, <-read)
-	open, oerr := r.tracer.OpenConnections()
 	for i := range open {
 		oerr = errors.Join(oerr, r.connection(&open[i]))
 	}
@@ -276,7 +278,7 @@ func (r *tracing) line(rec ebpf.Record) error {
 		return json.NewEncoder(r.env.out).Encode(l)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%.6f %s[%d] %s", rec.Began.Seconds(), rec.Name, rec.Thread, rec.Op)
+	fmt.Fprintf(&b, "%.6f %s[%d] %s", rec.Began.Seconds(), printable(rec.Name), rec.Thread, rec.Op)
 	if rec.QPN != 0 {
 		fmt.Fprintf(&b, " QP %#x", rec.QPN)
 	}
@@ -291,4 +293,15 @@ func (r *tracing) line(rec ebpf.Record) error {
 	}
 	_, err := fmt.Fprintln(r.env.out, b.String())
 	return err
+}
+
+// printable is a name that a program has given itself, without what a terminal would
+// obey.
+func printable(name string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, name)
 }

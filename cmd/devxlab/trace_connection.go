@@ -85,7 +85,7 @@ func connectionText(c *ebpf.Connection) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%.6f %s", c.Began().Seconds(), side(c.Passive))
 	if c.Process != 0 {
-		fmt.Fprintf(&b, " %s[%d]", c.Name, c.Thread)
+		fmt.Fprintf(&b, " %s[%d]", printable(c.Name), c.Thread)
 	}
 	fmt.Fprintf(&b, " %s id %#x to %#x QP %#x to %#x service %#x: %s", c.Device, c.Local, c.Remote, c.LocalQPN, c.RemoteQPN, c.Service, ending(c.Outcome, c.Reason))
 	if c.Status != 0 {

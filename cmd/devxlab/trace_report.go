@@ -58,7 +58,7 @@ func newTraceReport(s *ebpf.Snapshot, stages []ebpf.Coverage, open int, took tim
 		CMTimes: cmTimes(s), CMEndings: cmEndings(s), CMOpen: open}
 	for _, c := range s.Counts {
 		op := ""
-		if c.Stage >= ebpf.Command {
+		if c.Stage >= ebpf.Command && c.Stage <= ebpf.Awake {
 			op = c.Op.String()
 		}
 		r.Counts = append(r.Counts, traceCount{c.Stage.String(), op, c.N})
@@ -217,7 +217,7 @@ func lostTable(e *env, l ebpf.Lost) error {
 	for _, x := range []struct {
 		n    uint64
 		what string
-	}{{l.Records, "records: the buffer was full"}, {l.Counts, "counts: too many opcodes, outcomes or buckets"}, {l.Calls, "calls: too many in flight"},
+	}{{l.Records, "records: the buffer was full"}, {l.Counts, "counts: too many outcomes, ways to fail, or buckets"}, {l.Calls, "calls: too many in flight"},
 		{l.Returns, "returns that the kernel did not report"}, {l.Stamps, "commands whose time stamps cannot be: without slot and firmware"},
 		{l.Completions, "completions: without slot, firmware and wake"}, {l.Async, "commands without a waiting caller: counted as they begin, not followed"},
 		{l.Connections, "connections: too many, or two peers with one id"}, {l.Arrivals, "messages that were handled and not seen to arrive"}} {

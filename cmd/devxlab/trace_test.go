@@ -51,3 +51,10 @@ func TestTraceWords(t *testing.T) {
 		}
 	}
 }
+
+// A program's name for itself does nothing to the terminal.
+func TestPrintable(t *testing.T) {
+	if got := printable("a\x1b[2J ü\n"); got != "a?[2J ü?" {
+		t.Errorf("%q", got)
+	}
+}

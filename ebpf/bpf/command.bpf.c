@@ -83,7 +83,7 @@ enum loss {
 // that a count is an addition and no search.
 #define OP_STAGES (STAGE_AWAKE - STAGE_COMMAND + 1)
 #define MAX_STAGES 64
-#define MAX_OPS 4096 // opcodes have 12 bits so far (mlx5_ifc.h); one above is counted as its lower 12
+#define MAX_OPS 4096 // opcodes have 12 bits so far (mlx5_ifc.h)
 
 struct stage_counts {
 	__u64 stages[MAX_STAGES];
@@ -232,8 +232,9 @@ volatile const __u64 wake_up_at; // bytes
 volatile const char device_name[DEVICE_NAME];
 volatile const char rdma_name[DEVICE_NAME];
 volatile const __u8 rdma_length; // with its zero byte
-volatile const __u8 want_connections;
 volatile const __u8 service_mask; // struct ib_cm_id has one; asked only where no BTF tells its fields
+volatile __u8 follow_connections; // where all that needs is attached
+volatile __u8 over; // nothing is counted any more
 volatile const __u8 timewait_id; // cm_enter_timewait has its argument where the source says
 
 // wake_up is how to put a record into a buffer: its reader comes by itself now and
@@ -272,6 +273,10 @@ static __always_inline void count(__u8 stage, __u16 op)
 
 	if (!c)
 		return;
+	if (op >= MAX_OPS) {
+		lose(LOSS_COUNT);
+		return;
+	}
 	asm volatile("%0 &= 4095" : "+r"(at)); // MAX_OPS - 1, where the verifier sees it
 	if (stage >= STAGE_COMMAND && stage <= STAGE_AWAKE)
 		__sync_fetch_and_add(&c->ops[stage - STAGE_COMMAND][at], 1);
@@ -280,9 +285,12 @@ static __always_inline void count(__u8 stage, __u16 op)
 }
 
 // bucket_of numbers values up to 127 by themselves and gives each further power of
-// two 64 buckets of one width, so none is wider than 1/64 of its values.
-static __u16 bucket_of(__u64 v)
+// two 64 buckets of one width, so none is wider than 1/64 of its values; but the last
+// also has all that is longer.
+static __always_inline __u64 bucket_of(__u64 v)
 {
+	__u64 bucket;
+
 	__u32 e = 0;
 	__u64 x = v >> 7;
 	if (x >> 32) { e += 32; x >>= 32; }
@@ -292,7 +300,8 @@ static __u16 bucket_of(__u64 v)
 	if (x >> 2) { e += 2; x >>= 2; }
 	if (x >> 1) { e += 1; x >>= 1; }
 	e += x;
-	return (e << 6) + (v >> e);
+	bucket = (e << 6) + (v >> e);
+	return bucket < BUCKETS ? bucket : BUCKETS - 1;
 }
 
 // times_of finds the histograms of an outcome.
@@ -317,8 +326,6 @@ static __always_inline void observe(struct histogram *h, __u64 value)
 	if (value == UNKNOWN)
 		return;
 	bucket = bucket_of(value);
-	if (bucket >= BUCKETS)
-		bucket = BUCKETS - 1;
 	__sync_fetch_and_add(&h->buckets[bucket], 1);
 	__sync_fetch_and_add(&h->sum, value);
 }
@@ -370,7 +377,7 @@ static int enter(__u8 stage)
 	__u64 thread = bpf_get_current_pid_tgid();
 	struct entry e = { .entered = bpf_ktime_get_ns() };
 
-	if (!wanted())
+	if (over || !wanted())
 		return 0;
 	count(stage, 0);
 	if (bpf_map_lookup_elem(&entries, &thread))
@@ -382,7 +389,7 @@ static int enter(__u8 stage)
 
 static int pass(__u8 stage)
 {
-	if (wanted())
+	if (!over && wanted())
 		count(stage, 0);
 	return 0;
 }
@@ -408,7 +415,7 @@ int left(struct pt_regs *regs)
 	__u64 thread = bpf_get_current_pid_tgid();
 	struct entry *e = bpf_map_lookup_elem(&entries, &thread);
 
-	if (!e)
+	if (over || !e)
 		return 0;
 	if (e->used) {
 		__u64 took = bpf_ktime_get_ns() - e->entered;
@@ -500,6 +507,8 @@ int command(struct pt_regs *regs)
 	struct entry *e;
 	__u8 in[12] = {};
 
+	if (over)
+		return 0;
 	if (ARG6(regs)) // a callback: it may come in an interrupt, on top of another's call
 		return command_async((void *)ARG1(regs), (void *)ARG2(regs));
 	forget(thread);
@@ -541,7 +550,7 @@ int queued(struct bpf_raw_tracepoint_args *ctx)
 	struct call *c = bpf_map_lookup_elem(&calls, &thread);
 	__u64 function = 0;
 
-	if (!c || c->queued || c->nested)
+	if (over || !c || c->queued || c->nested)
 		return 0;
 	bpf_core_read(&function, sizeof(function), &work->func);
 	if (function != work_function)
@@ -562,7 +571,7 @@ int worker(struct pt_regs *regs)
 	owner = bpf_map_lookup_elem(&works, &work);
 	thread = owner ? *owner : bpf_get_current_pid_tgid();
 	c = bpf_map_lookup_elem(&calls, &thread);
-	if (!c || c->started)
+	if (over || !c || c->started)
 		return 0;
 	c->started = bpf_ktime_get_ns();
 	count(STAGE_WORKER, c->op);
@@ -606,7 +615,7 @@ static int completed(__u64 work)
 	if (!owner)
 		return 0;
 	c = bpf_map_lookup_elem(&calls, owner);
-	if (!c || c->work != work || !c->started || c->completed)
+	if (over || !c || c->work != work || !c->started || c->completed)
 		return 0;
 	now = bpf_ktime_get_ns();
 	// Now, while the entry exists: freed, it may be another command's before this
@@ -664,7 +673,7 @@ int awake(struct pt_regs *regs)
 	__u8 out[12] = {};
 	__u16 error;
 
-	if (!c)
+	if (over || !c)
 		return 0;
 	if (c->nested) {
 		c->nested--;

@@ -11,10 +11,10 @@
 #pragma once
 
 #define CM(name, stage) \
-	SEC("kprobe") int name(struct pt_regs *regs) { count(stage, 0); return 0; }
+	SEC("kprobe") int name(struct pt_regs *regs) { if (!over) count(stage, 0); return 0; }
 // The tree of remote ids, or of remote QPNs, returns what was there before.
 #define CM_FOUND(name, stage) \
-	SEC("kretprobe") int name(struct pt_regs *regs) { if (RETURNED(regs)) count(stage, 0); return 0; }
+	SEC("kretprobe") int name(struct pt_regs *regs) { if (!over && RETURNED(regs)) count(stage, 0); return 0; }
 
 CM(cm_send_req, STAGE_CM_SEND_REQ)
 CM(cm_send_rep, STAGE_CM_SEND_REP)
@@ -131,7 +131,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_CALLS);
+	__uint(max_entries, MAX_BUCKETS);
 	__type(key, struct connection_bucket_key);
 	__type(value, __u64);
 } connection_buckets SEC(".maps");
@@ -393,13 +393,15 @@ int cm_sent(struct pt_regs *regs)
 	__u8 mad[MAD_READ] = {}, m;
 	__u32 local, remote;
 
+	if (over)
+		return 0;
 	read_send_buf((void *)ARG1(regs), &at, &agent);
 	bpf_probe_read_kernel(mad, sizeof(mad), (void *)at);
 	m = message_of(mad);
 	if (mad[MAD_CLASS] != MAD_CLASS_CM || m >= CM_MESSAGES)
 		return 0;
 	count(STAGE_CM_SENT, 0);
-	if (!want_connections)
+	if (!follow_connections)
 		return 0;
 	local = be32(mad + MAD_LOCAL_ID);
 	remote = be32(mad + MAD_REMOTE_ID);
@@ -474,13 +476,15 @@ int cm_receive(struct pt_regs *regs)
 	__u8 mad[MAD_READ] = {}, m;
 	__u32 local, remote;
 
+	if (over)
+		return 0;
 	if (bpf_core_type_exists(struct ib_mad_recv_wc))
 		off = bpf_core_field_offset(struct ib_mad_recv_wc, recv_buf.mad);
 	bpf_probe_read_kernel(&at, sizeof(at), (void *)(wc + off));
 	bpf_probe_read_kernel(mad, sizeof(mad), (void *)at);
 	m = message_of(mad);
 	count_received(m);
-	if (!want_connections)
+	if (!follow_connections)
 		return 0;
 	remote = be32(mad + MAD_LOCAL_ID);
 	local = be32(mad + MAD_REMOTE_ID);
@@ -528,8 +532,10 @@ int cm_work(struct pt_regs *regs)
 	struct arrival *a;
 	__u8 m;
 
+	if (over)
+		return 0;
 	count(STAGE_CM_WORK, 0);
-	if (!want_connections)
+	if (!follow_connections)
 		return 0;
 	if (bpf_core_type_exists(struct cm_work))
 		off = bpf_core_field_offset(struct cm_work, mad_recv_wc) - bpf_core_field_offset(struct cm_work, work);
@@ -546,7 +552,7 @@ int cm_work(struct pt_regs *regs)
 		c = bpf_map_lookup_elem(&connections, &a->key);
 		if (c && !*slot(c->waited, m)) {
 			*slot(c->waited, m) = now - a->at;
-			if (m != CM_REQ) // whose connection is nobody's yet
+			if (m != CM_REQ && (c->tgid || !(filter_tasks || filter_cgroup))) // whose connection is nobody's yet
 				observe_connection(CM_PART_WORK, c->passive, m, now - a->at);
 		}
 	}
@@ -566,8 +572,10 @@ int cm_send_end(struct pt_regs *regs)
 	__u8 mad[MAD_REMOTE_ID] = {}, m;
 	__s32 status = 0, retries = 0;
 
+	if (over)
+		return 0;
 	count(STAGE_CM_SEND_END, 0);
-	if (!want_connections)
+	if (!follow_connections)
 		return 0;
 	if (bpf_core_type_exists(struct ib_mad_send_wc)) {
 		at_buf = bpf_core_field_offset(struct ib_mad_send_wc, send_buf);
@@ -625,14 +633,22 @@ int cm_destroy(struct pt_regs *regs)
 	struct ending e = {};
 	struct connection *c;
 
+	if (over)
+		return 0;
 	read_id((void *)ARG1(regs), &state, &local, &remote);
 	c = find(local, &e.key);
-	// A REQ that is a repetition has an id for as long as nobody knows that it is one:
-	// idle, and its end is not the connection's.
-	if (!c && remote && state != IB_CM_IDLE)
+	if (!c && remote)
 		c = find_asking(remote, &e.key);
 	if (!c)
 		return 0;
+	if (!c->local && state == IB_CM_IDLE) {
+		// A REQ that is a repetition has an id for as long as nobody knows that it is one, and
+		// its end is not the connection's. Without one the REQ itself led to nothing: a late
+		// duplicate of what has ended, or one that the kernel could make nothing of.
+		if (c->passive && !c->repeated)
+			drop(&e.key, c);
+		return 0;
+	}
 	e.began = began(c);
 	if (bpf_map_update_elem(&endings, &thread, &e, BPF_ANY))
 		lose(LOSS_CONNECTION);
@@ -647,6 +663,8 @@ int cm_destroyed(struct pt_regs *regs)
 	struct connection_key key;
 	struct connection *c;
 
+	if (over)
+		return 0;
 	if (!e)
 		return 0;
 	key = e->key;
@@ -665,8 +683,10 @@ int cm_timewait(struct pt_regs *regs)
 	struct connection_key key = {};
 	struct connection *c;
 
+	if (over)
+		return 0;
 	count(STAGE_CM_TIMEWAIT, 0);
-	if (!want_connections || !timewait_id)
+	if (!follow_connections || !timewait_id)
 		return 0;
 	read_id((void *)ARG1(regs), &state, &local, &remote);
 	c = find(local, &key);
