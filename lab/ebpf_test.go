@@ -210,6 +210,7 @@ func TestLabTraceKernels(t *testing.T) {
 			var out bytes.Buffer
 			o.Kernel, o.Modules, _ = strings.Cut(kernel, ":")
 			o.SMP, o.Append, o.Devices, o.HCA, o.Stdout, o.Stderr = 2, "tsc=reliable", 1, []string{o.Devxlab, "emu"}, &out, &out
+			o.Timeout = 20 * time.Minute // each attachment takes seconds under emulation
 			o.Put, o.Env = []Copy{{From: test, To: "/tmp/ebpf.test"}}, []string{"DEV=mlx5_0", "DEVXLAB_REQUIRE=kernel-device"}
 			file := filepath.Join(t.TempDir(), "stages")
 			o.Get = []Copy{{From: "/tmp/stages", To: file}}
