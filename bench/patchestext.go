@@ -84,12 +84,12 @@ func onRatios(r *Result, patch int, words func(a, b string) string) (rows [][]st
 // answerOf is what a comparison says of its first series.
 func answerOf(c *Comparison) string {
 	if c.Ratio.Pairs < MinPairs {
-		return "too few pairs to say"
+		return "too few rounds to say"
 	}
 	return string(c.Ratio.Answer)
 }
 
-var ratioHead = []string{"what", "on / off [95 %]", "pairs", "on is"}
+var ratioHead = []string{"what", "on / off [95 %]", "rounds", "on is"}
 
 func patchRTSRatios(r *Result) patchTable {
 	return patchTable{
@@ -136,7 +136,7 @@ func patchStormRatios(r *Result) patchTable {
 
 func patchBatchTable(r *Result) patchTable {
 	t := patchTable{
-		title: "One ioctl for 32 (C6, patch 0003)", about: "Medians of boots, one transition of queue pairs made through DevX; ratios within the boot, of all boots with the patch.",
+		title: "One ioctl for 32 (C6, patch 0003)", about: "Medians of boots, one transition of queue pairs made through DevX; ratios within the boot; a round counts once.",
 		align: "lrrrll", head: []string{"kernel", "one by one", fmt.Sprintf("over %d threads", c6Claimed), "one ioctl", "one ioctl / one by one [95 %]", "one ioctl / threads [95 %]"},
 	}
 	name := func(how string) string { return PatchedBatch + "/" + how }
@@ -152,7 +152,7 @@ func patchBatchTable(r *Result) patchTable {
 	row := []string{"all with 0003", "", "", ""}
 	for _, how := range []string{waySerial, wayBatched} {
 		if c := on(r, 3, name(wayKernel), name(how)); c != nil {
-			row = append(row, fmt.Sprintf("%s, %s, %d pairs", c.Ratio.interval(), answerOf(c), c.Ratio.Pairs))
+			row = append(row, fmt.Sprintf("%s, %s, %d rounds", c.Ratio.interval(), answerOf(c), c.Ratio.Pairs))
 		}
 	}
 	if len(row) == len(t.head) {
@@ -182,7 +182,7 @@ func patchFailureTable(r *Result) patchTable {
 func patchOffTable(r *Result) patchTable {
 	t := patchTable{
 		title: "What a patch costs those who do not use it", about: "The patched kernel with everything off, against the stock kernel of the same round. By chance alone one of twenty rows shows a difference.",
-		align: "lllrl", head: []string{"kernel", "what", "patched, off / stock [95 %]", "pairs", "patched is"},
+		align: "lllrl", head: []string{"kernel", "what", "patched, off / stock [95 %]", "rounds", "patched is"},
 	}
 	for i := range r.Comparisons {
 		c := &r.Comparisons[i]
