@@ -104,13 +104,17 @@ func patchRTSRatios(r *Result) patchTable {
 func patchStormTable(r *Result) patchTable {
 	t := patchTable{
 		title: "A storm of stale connections (C3, patch 0002)",
-		about: fmt.Sprintf("%d connections at once for the queue pair of a live one, and one for another queue pair. Every conflict was refused. Messages are those of both ends while a storm lasts; DREQs also repeat, for connections of earlier storms too.", stormRequests),
+		about: fmt.Sprintf("%d connections at once for the queue pair of a live one, and one for another queue pair. Every conflict was refused. Messages are those of both ends while a storm lasts; DREQs also repeat, for connections of earlier storms too. "+
+			"Off and on come in turn within a boot, off first in every second round; off since boot comes before, and is what the stock kernel is compared with.", stormRequests),
 		align: "llrrrrrr", head: []string{"kernel", "limit", "middle conflict refused after", "last one", "the innocent one is there after", "REJ sent", "DREQ received", "REQ repeated"},
 	}
 	for _, s := range r.Patches.Storms {
 		limit := s.How
-		if s.Variant == PatchStock {
+		switch {
+		case s.Variant == PatchStock:
 			limit = "none"
+		case s.How == howPlain:
+			limit = "off since boot"
 		}
 		of := func(what string) string { return r.median(s.Variant + "/" + stormName(s.How, what)) }
 		n := func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) }
@@ -203,7 +207,7 @@ func patchOffTable(r *Result) patchTable {
 var offWords = map[string]string{
 	rtsName(howOff, "call"): "RTR→RTS by verbs, the call", rtsName(howOff, "seen"): "RTR→RTS by verbs, until a query answers RTS", rtsName(howOff, "way"): "a transition by verbs, RESET to RTS and back",
 	PatchedBatch + "/" + waySerial: "a transition through DevX, one by one", PatchedBatch + "/" + wayBatched: "a transition through DevX, over threads",
-	setupName: "a connection set-up", stormName(howOff, "p50"): "the middle conflict is refused", stormName(howOff, "max"): "the last conflict is refused", stormName(howOff, "innocent"): "the innocent one is there, in a storm",
+	setupName: "a connection set-up", stormName(howPlain, "p50"): "the middle conflict is refused", stormName(howPlain, "max"): "the last conflict is refused", stormName(howPlain, "innocent"): "the innocent one is there, in a storm",
 }
 
 func patchCostTable(r *Result) patchTable {

@@ -206,6 +206,22 @@ func TestPatchesCompareFinish(t *testing.T) {
 	}
 }
 
+// A guest is told which way begins, every second round the other one, and follows
+// commands in the first rounds only.
+func TestPatchesCompareMeasureArgs(t *testing.T) {
+	v := bench.PatchVariant{Name: "0002", Parts: []string{"c2", "c3"}}
+	const plain = "devxlab patches measure --part c2,c3"
+	for _, c := range []struct {
+		round int
+		cost  bool
+		want  string
+	}{{1, true, plain + " --on-first"}, {2, true, plain}, {5, true, plain + " --on-first"}, {6, true, plain + " --no-kernel-cost"}, {7, true, plain + " --on-first --no-kernel-cost"}, {2, false, plain + " --no-kernel-cost"}} {
+		if got := strings.Join(measureArgs(c.round, v, c.cost), " "); got != c.want {
+			t.Errorf("round %d: %s, want %s", c.round, got, c.want)
+		}
+	}
+}
+
 // The part of a guest refuses what is no kernel's.
 func TestPatchesMeasureArguments(t *testing.T) {
 	for _, c := range []struct {
@@ -216,7 +232,7 @@ func TestPatchesMeasureArguments(t *testing.T) {
 		{"--part c9", exitUsage, `no part "c9": c2, c6, outbox, c3`},
 		{"--address 192.0.2.300", exitUsage, "192.0.2.300"},
 		{"--device emu:", exitUsage, "needs a device of the kernel's"},
-		{"--device emu: --no-kernel-cost", exitFailed, "is about the kernel's driver"},
+		{"--device emu: --no-kernel-cost --on-first", exitFailed, "is about the kernel's driver"},
 	} {
 		var wrong strings.Builder
 		args := append([]string{"patches", "measure"}, strings.Fields(c.args)...)
