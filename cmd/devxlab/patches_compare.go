@@ -218,7 +218,8 @@ func tailOf(s string) string {
 	return s[max(0, len(s)-most):]
 }
 
-// key names a set of modules by all that they are made from.
+// key names a set of modules by what they are made from: the patches, all that
+// patches.WriteInputs says, and the kernel's own modules beside which they stand.
 func (x *comparison) key(numbers []int) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, filepath.Base(x.cmd.Modules))
@@ -230,20 +231,42 @@ func (x *comparison) key(numbers []int) (string, error) {
 			fmt.Fprintf(&name, "-%d", p.Number())
 		}
 	}
-	kbuild := x.cmd.Kbuild
-	if kbuild == "" {
-		kbuild = x.tree.Dir
+	if err := patches.WriteInputs(h, x.tree, x.cmd.Kbuild); err != nil {
+		return "", fmt.Errorf("%w: build the kernel first, or name a headers package with --kbuild", err)
 	}
-	for _, f := range []string{filepath.Join(kbuild, "Module.symvers"), filepath.Join(x.cmd.Modules, builtinName)} {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			return "", fmt.Errorf("%w: build the kernel first, or name a headers package with --kbuild", err)
-		}
-		fmt.Fprintf(h, "%d\n", len(b))
-		h.Write(b)
+	if err := writeModules(h, x.cmd.Modules); err != nil {
+		return "", err
 	}
 	const digits = 10
 	return name.String() + "-" + hex.EncodeToString(h.Sum(nil))[:digits], nil
+}
+
+// writeModules writes what a tree of modules holds, to be hashed: its lists in full, of
+// each file path, size and time of change.
+func writeModules(w io.Writer, dir string) error {
+	dir, err := filepath.EvalSymlinks(dir) // a walk does not follow the one that it begins at
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{builtinName, "modules.dep"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil && (name == builtinName || !errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
+		fmt.Fprintf(w, "%s %d\n%s", name, len(b), b)
+	}
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() { // build and source lead out of it
+			return err
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		fmt.Fprintf(w, "%s %d %d\n", rel, fi.Size(), fi.ModTime().UnixNano())
+		return err
+	})
 }
 
 // rounds boots all kernels in each round, in another order each time, and calls done

@@ -34,6 +34,9 @@ func kernelTree(t *testing.T) (dir string, write func(path, text string)) {
 	}
 	write("Makefile", "VERSION = 5\nPATCHLEVEL = 15\nSUBLEVEL = 178\n")
 	write("drivers/infiniband/hw/mlx5/mlx5_ib.h", "/* */\n")
+	for _, d := range []string{"net/ethernet/mellanox/mlx5/core", "net/ethernet/mellanox/mlxfw", "infiniband/core"} {
+		write("drivers/"+d+"/Makefile", "\n")
+	}
 	return dir, write
 }
 
@@ -161,9 +164,26 @@ func TestPatchesCompareKey(t *testing.T) {
 	if !strings.HasPrefix(one, "5.15.178-1-") || key(1) != one || key(2) == one || !strings.HasPrefix(key(1, 2), "5.15.178-1-2-") {
 		t.Errorf("%s %s %s %s", one, key(1), key(2), key(1, 2))
 	}
-	write("Module.symvers", "other")
-	if key(1) == one {
-		t.Error("another kernel, and the same key")
+	for _, f := range []string{"Module.symvers", ".config", "include/generated/compile.h", "drivers/infiniband/hw/mlx5/mlx5_ib.h", "modules/modules.builtin", "modules/modules.dep", "modules/kernel/x.ko"} {
+		write(f, "other, "+f)
+		two := key(1)
+		if two == one {
+			t.Errorf("another %s, and the same key", f)
+		}
+		one = two
+	}
+	later := time.Now().Add(time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, "modules/kernel/x.ko"), later, later); err != nil {
+		t.Fatal(err)
+	}
+	if two := key(1); two == one {
+		t.Error("a module that was written again, and the same key")
+	} else {
+		one = two
+	}
+	write("drivers/infiniband/hw/mlx5/mlx5_ib.o", "what make left")
+	if key(1) != one {
+		t.Error("what is not compiled is in the key")
 	}
 	all[0].Files[0].Hunks[0].New = append(slices.Clone(all[0].Files[0].Hunks[0].New), "more")
 	if two := key(1); two == one || key(2) == two {
