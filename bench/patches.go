@@ -30,6 +30,9 @@ type PatchRounds struct {
 	QEMU     string         `json:"qemu"`
 	KVM      bool           `json:"kvm"`
 	SMP      int            `json:"smp"`
+	Kbuild   string         `json:"kbuild,omitempty"` // name of the directory where the kernel was built, or of its headers package; "": the tree
+
+	NoKernelCost bool `json:"no_kernel_cost,omitempty"` // commands were not followed through the kernel
 
 	Boots    []PatchBoot     `json:"boots"` // in the order in which they were made
 	Storms   []PatchStorms   `json:"storms,omitempty"`

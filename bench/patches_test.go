@@ -364,6 +364,19 @@ func TestPatchesDoc(t *testing.T) {
 	}
 }
 
+// The command in the document has all that makes a difference.
+func TestPatchesMakeLine(t *testing.T) {
+	how := PatchRounds{Rounds: 20, Variants: PatchVariants(patchNames, patchNumber, nil), Tree: "6.1.192", Latency: 100 * time.Microsecond, SMP: 1}
+	const begin = "make patches-compare LINUX=linux-6.1.192"
+	if got, want := how.makeLine(), begin+` KERNEL=FILE MODULES=DIR ROUNDS=20 COMPAREFLAGS="--latency 100µs --smp 1"`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	how.Kbuild, how.NoKernelCost, how.Variants = "linux-headers-6.1.0-57-amd64", true, PatchVariants(patchNames, patchNumber, []string{PatchedRTS})
+	if got, want := how.makeLine(), begin+` KBUILD=linux-headers-6.1.0-57-amd64 KERNEL=FILE MODULES=DIR ROUNDS=20 COMPAREFLAGS="--latency 100µs --smp 1 --only c2 --no-kernel-cost"`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // The boots' figures are not in the file twice: each is in the file of its boot.
 func TestComparePatchesJSON(t *testing.T) {
 	b, err := json.Marshal(made(2, nil, nil))

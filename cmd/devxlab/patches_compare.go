@@ -128,7 +128,7 @@ func (c *patchesCompareCmd) prepare(e *env) (*comparison, error) {
 	for i := range x.all {
 		names = append(names, x.all[i].Name)
 	}
-	x.how = bench.PatchRounds{Rounds: c.Rounds, Tree: x.tree.Full, Latency: c.Latency, SMP: c.SMP, Variants: bench.PatchVariants(names, func(name string) int {
+	x.how = bench.PatchRounds{Rounds: c.Rounds, Tree: x.tree.Full, Kbuild: c.kbuildName(), Latency: c.Latency, SMP: c.SMP, NoKernelCost: !c.KernelCost, Variants: bench.PatchVariants(names, func(name string) int {
 		return x.all[slices.Index(names, name)].Number()
 	}, x.parts)}
 	if len(x.how.Variants) == 1 {
@@ -371,7 +371,19 @@ func (c *patchesCompareCmd) again() string {
 			words = append(words, f.name, quote(f.value))
 		}
 	}
-	return strings.Join(append(words, "--rounds", fmt.Sprint(c.Rounds), "--latency", c.Latency.String(), "--smp", fmt.Sprint(c.SMP)), " ")
+	words = append(words, "--rounds", fmt.Sprint(c.Rounds), "--latency", c.Latency.String(), "--smp", fmt.Sprint(c.SMP))
+	if !c.KernelCost {
+		words = append(words, "--no-kernel-cost")
+	}
+	return strings.Join(words, " ")
+}
+
+// kbuildName is the name of --kbuild, without where it is on this machine.
+func (c *patchesCompareCmd) kbuildName() string {
+	if c.Kbuild == "" {
+		return ""
+	}
+	return filepath.Base(filepath.Clean(c.Kbuild))
 }
 
 // finish prints and writes what the comparison says.

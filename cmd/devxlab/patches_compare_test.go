@@ -66,6 +66,13 @@ func TestPatchesCompareArguments(t *testing.T) {
 	write("../modules/lib/modules/5.15.178-test/modules.builtin", "")
 	try("Module.symvers", exitFailed, dir) // found, and not built
 	write("Module.symvers", "")
+	for _, cost := range []bool{true, false} { // what the document's command needs is recorded
+		c := patchesCompareCmd{Linux: dir, Kbuild: dir, Rounds: 3, SMP: 2, KernelCost: cost}
+		x, err := c.prepare(&env{ctx: t.Context()})
+		if err != nil || x.how.Kbuild != "linux" || x.how.NoKernelCost == cost || x.how.Rounds != 3 || x.how.SMP != 2 {
+			t.Errorf("%v, %+v", err, x)
+		}
+	}
 	try("modules of kernel 0001: 0001-", exitFailed, dir) // does not apply
 	write("Makefile", "VERSION = 6\nPATCHLEVEL = 1\nSUBLEVEL = 192\n")
 	try("--only outbox: no patch for 6.1 is about that", exitUsage, "--only", "outbox", dir)
@@ -195,7 +202,7 @@ func TestPatchesCompareKey(t *testing.T) {
 // error that names their kernels, after all is written.
 func TestPatchesCompareFinish(t *testing.T) {
 	var out, wrong bytes.Buffer
-	cmd := &patchesCompareCmd{Linux: "linux", Kernel: "vmlinux", Rounds: 1, Latency: time.Millisecond, SMP: 1}
+	cmd := &patchesCompareCmd{Linux: "linux", Kernel: "vmlinux", Rounds: 1, Latency: time.Millisecond, SMP: 1, KernelCost: true}
 	x := &comparison{cmd: cmd, e: &env{ctx: t.Context(), out: &out, err: &wrong}, dir: t.TempDir()}
 	x.how = bench.PatchRounds{Rounds: 1, Variants: variantsNamed(bench.PatchStock, "0001")}
 	measured := &bench.Result{Provenance: bench.Provenance{Place: bench.PlaceLab, Kernel: "5.15.1"}, Series: []bench.Series{{Name: "c2/off/call", Samples: bench.Samples{1, 2, 3}}}}
@@ -210,6 +217,18 @@ func TestPatchesCompareFinish(t *testing.T) {
 	r := x.result(boots)
 	if r.Interrupted || r.Command != "devxlab patches compare linux --kernel vmlinux --rounds 1 --latency 1ms --smp 1" {
 		t.Errorf("%v, %s", r.Interrupted, r.Command)
+	}
+	for _, c := range []struct {
+		cmd        patchesCompareCmd
+		name, want string
+	}{
+		{patchesCompareCmd{Kbuild: "a/linux-headers/", KernelCost: true}, "linux-headers", "devxlab patches compare linux --kbuild a/linux-headers/ --rounds 0 --latency 0s --smp 0"},
+		{patchesCompareCmd{Only: []string{"C2"}}, "", "devxlab patches compare linux --only C2 --rounds 0 --latency 0s --smp 0 --no-kernel-cost"},
+	} {
+		c.cmd.Linux = "linux"
+		if name, again := c.cmd.kbuildName(), c.cmd.again(); name != c.name || again != c.want {
+			t.Errorf("%q, %s, want %q, %s", name, again, c.name, c.want)
+		}
 	}
 	cmd.Write = filepath.Join(x.dir, "doc.md")
 	if err := x.finish(r); err == nil || !strings.Contains(err.Error(), "1 of 2 boots failed and do not count, of 0001") {
