@@ -31,7 +31,7 @@ type patchesCompareCmd struct {
 	Kbuild     string        `help:"Where it was configured and built, or the headers package of a packaged kernel; default: the tree." placeholder:"DIR"`
 	Kernel     string        `env:"DEVXLAB_KERNEL" help:"The kernel to boot; default: vmlinux of the tree." placeholder:"FILE"`
 	Modules    string        `env:"DEVXLAB_MODULES" help:"Its lib/modules/RELEASE; default: the one in the directory modules beside the tree." placeholder:"DIR"`
-	Rounds     int           `default:"20" help:"How often each kernel is booted. Fewer than 20 decide little."`
+	Rounds     int           `default:"20" help:"How often each kernel is booted. Fewer than 20 decide nothing."`
 	Only       []string      `help:"Only what is about these: C2, C3, C6, outbox (patches 1 to 4)." placeholder:"CLAIM,…"`
 	Latency    time.Duration `default:"100us" help:"What each command of the emulated device takes."`
 	SMP        int           `name:"smp" default:"1" help:"Virtual CPUs."`
