@@ -58,6 +58,7 @@ const (
 	patchedCost   = 8                  // groups of queue pairs whose commands are followed
 	patchedRoot   = "/sys/module"      // where parameters are
 	howOff        = "off"              // as without the patch
+	howPlain      = "plain"            // off, and it was never on since boot
 	howOn         = "on"               // where a patch has one way to be on
 	howOnMS       = "on-1000us"        // 0001 with the delay that the article has
 	howOnNow      = "on-0us"           // and with none
@@ -75,8 +76,9 @@ var patchParams = []struct{ module, name string }{
 
 // Patched makes the experiment that measures what the patches of patches/ change in
 // the kernel that runs, as far as it has them: with each off, and on. It is one boot
-// of a comparison, which ComparePatches makes.
-func Patched(parts []string) (Experiment, error) {
+// of a comparison, which ComparePatches makes. Where only two ways alternate, onFirst says
+// which begins: from boot to boot it is to change.
+func Patched(parts []string, onFirst bool) (Experiment, error) {
 	for _, p := range parts {
 		if !slices.Contains(PatchedParts(), p) {
 			return Experiment{}, fmt.Errorf("bench: no part %q: %s", p, strings.Join(PatchedParts(), ", "))
@@ -96,7 +98,7 @@ func Patched(parts []string) (Experiment, error) {
 			if r.emulated() {
 				return fmt.Errorf("bench: %s is about the kernel's driver, and %s is inside this process: --device mlx5_0, in the lab or on a card", PatchedName, r.Device)
 			}
-			p := &patched{Run: r, root: patchedRoot}
+			p := &patched{Run: r, root: patchedRoot, onFirst: onFirst}
 			return p.all(ctx, parts)
 		},
 	}, nil
@@ -105,7 +107,8 @@ func Patched(parts []string) (Experiment, error) {
 // patched is that experiment under way.
 type patched struct {
 	*Run
-	root string // where the parameters are
+	root    string // where the parameters are
+	onFirst bool   // storms begin with one with the limit on
 
 	follow []*contender   // ways whose commands are followed through the kernel, after all that is timed
 	undo   []func() error // what ends their devices, and sets parameters back

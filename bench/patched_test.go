@@ -175,11 +175,62 @@ func TestStormSeries(t *testing.T) {
 	}
 }
 
+// Storms with the limit on and off are as many, in turn, beginning as asked; those that
+// are compared with other kernels come before, and the limit is off in the end.
+func TestStormOrder(t *testing.T) {
+	for _, c := range []struct {
+		limit, onFirst bool
+		want           string
+	}{
+		{false, true, "plain= plain= plain= plain= plain="},
+		{true, false, "plain=N plain=N plain=N plain=N plain=N off=N on=Y off=N on=Y"},
+		{true, true, "plain=N plain=N plain=N plain=N plain=N on=Y off=N on=Y off=N"},
+	} {
+		p := &patched{Run: &Run{}, root: t.TempDir(), onFirst: c.onFirst}
+		p.PatchedBoot = &PatchedBoot{}
+		if c.limit {
+			if err := os.MkdirAll(filepath.Join(p.root, "ib_cm/parameters"), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(p.param("ib_cm", limitStale), []byte("N"), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		limit := func() string { b, _ := os.ReadFile(p.param("ib_cm", limitStale)); return string(b) }
+		var got []string
+		if err := p.storms(func(how string) error {
+			got = append(got, how+"="+limit())
+			p.PatchedBoot.Storms = append(p.PatchedBoot.Storms, StaleStorm{How: how, Refused: []time.Duration{1, 2, 3}})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if s := strings.Join(got, " "); s != c.want || c.limit && limit() != "N" {
+			t.Errorf("limit %v, on first %v: %s, and then %q", c.limit, c.onFirst, s, limit())
+		}
+		for how, n := range map[string]int{howPlain: stormsPlain, howOff: stormPairs, howOn: stormPairs} {
+			s := p.SeriesOf(stormName(how, "max"))
+			if there := how == howPlain || c.limit; (s != nil) != there || there && len(s.Samples) != n {
+				t.Errorf("limit %v: series %s: %+v", c.limit, how, s)
+			}
+		}
+		failing := errors.New("let in")
+		if err := p.storms(func(how string) error {
+			if how == howOn {
+				return failing
+			}
+			return nil
+		}); c.limit && (!errors.Is(err, failing) || limit() != "N") {
+			t.Errorf("%v, and then %q", err, limit())
+		}
+	}
+}
+
 func TestPatchedParts(t *testing.T) {
-	if _, err := Patched([]string{"c2", "c7"}); err == nil || !strings.Contains(err.Error(), `no part "c7": c2, c6, outbox, c3`) {
+	if _, err := Patched([]string{"c2", "c7"}, false); err == nil || !strings.Contains(err.Error(), `no part "c7": c2, c6, outbox, c3`) {
 		t.Errorf("%v", err)
 	}
-	x, err := Patched(nil)
+	x, err := Patched(nil, true)
 	if err != nil || x.Name != PatchedName || !strings.Contains(x.plan(nil), "No work request") {
 		t.Errorf("%+v, %v", x, err)
 	}

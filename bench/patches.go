@@ -30,6 +30,9 @@ type PatchRounds struct {
 	QEMU     string         `json:"qemu"`
 	KVM      bool           `json:"kvm"`
 	SMP      int            `json:"smp"`
+	Kbuild   string         `json:"kbuild,omitempty"` // name of the directory where the kernel was built, or of its headers package; "": the tree
+
+	NoKernelCost bool `json:"no_kernel_cost,omitempty"` // commands were not followed through the kernel
 
 	Boots    []PatchBoot     `json:"boots"` // in the order in which they were made
 	Storms   []PatchStorms   `json:"storms,omitempty"`
@@ -135,8 +138,8 @@ func ComparePatches(how PatchRounds, boots []PatchBoot) *Result {
 		Format: Format, Experiment: PatchesName, Patches: &how, Params: Params{"rounds": how.Rounds, "latency": how.Latency.String(), "smp": how.SMP},
 		Question: "What do the kernel patches change, each alone and all together, off and on, against the stock kernel?",
 		Method: fmt.Sprintf("Each round boots every kernel once, in another order each time, in the lab: QEMU %s, %s, %d CPU, an emulated device whose commands take %v each. "+
-			"A boot's figure is the median of its samples. A patch that is off is compared with the stock kernel of the same round; a patch that is on, with itself off in the same boot, "+
-			"of which a round has two, the patch alone and all together. Fewer than %d pairs decide nothing.", how.QEMU, accelerator(how.KVM), how.SMP, how.Latency, MinPairs),
+			"A boot's figure is the median of its samples. A patch that is off is compared with the stock kernel of the same round; a patch that is on, with itself off in the same boot. "+
+			"Boots of one round are not independent: where the patch alone and all together were measured, the round counts once, by the geometric mean of both ratios. Fewer than %d rounds decide nothing.", how.QEMU, accelerator(how.KVM), how.SMP, how.Latency, MinPairs),
 	}
 	how.Boots = boots
 	s := &patchSums{Result: r, rounds: how.Rounds, what: map[string]Series{}, values: map[string]byRound{}, first: map[string][]string{}}
@@ -242,13 +245,14 @@ var onPairs = []struct {
 	{3, PatchedBatch + "/" + wayKernel, PatchedBatch + "/" + wayBatched},
 }
 
-// withPatch is the name of a series of all boots with a patch.
+// withPatch is the name, in a comparison, of all boots with a patch.
 func withPatch(patch int, series string) string { return fmt.Sprintf("with-%04d/%s", patch, series) }
 
-// compareOn compares the ways of a patch within boots: of the patch alone and of all.
+// compareOn compares the ways of a patch within boots: of the patch alone, of all, and of
+// both together, where a round is one value.
 func (s *patchSums) compareOn(variants []PatchVariant) {
 	for _, p := range onPairs {
-		var a, b byRound
+		var all []byRound
 		for _, v := range variants {
 			if v.Name != PatchAll && v.Name != fmt.Sprintf("%04d", p.patch) {
 				continue
@@ -256,13 +260,40 @@ func (s *patchSums) compareOn(variants []PatchVariant) {
 			va, vb := s.values[v.Name+"/"+p.a], s.values[v.Name+"/"+p.b]
 			if va != nil && vb != nil {
 				s.compare(v.Name+"/"+p.a, v.Name+"/"+p.b, va, vb)
-				a, b = append(a, va...), append(b, vb...)
+				all = append(all, ratios(va, vb))
 			}
 		}
-		if a != nil {
-			s.compare(withPatch(p.patch, p.a), withPatch(p.patch, p.b), a, b)
+		mean, one := meanRatios(s.rounds, all)
+		s.compare(withPatch(p.patch, p.a), withPatch(p.patch, p.b), mean, one)
+	}
+}
+
+// ratios are those of a to b, round by round.
+func ratios(a, b byRound) byRound {
+	r := make(byRound, len(a))
+	for i := range a {
+		r[i] = a[i] / b[i]
+	}
+	return r
+}
+
+// meanRatios returns the geometric mean of what each round has of ratios, NaN where it
+// has none, and as many ones to compare them with.
+func meanRatios(rounds int, all []byRound) (mean, one byRound) {
+	mean, one = newByRound(rounds), make(byRound, rounds)
+	for i := range mean {
+		one[i] = 1
+		sum, n := 0.0, 0
+		for _, r := range all {
+			if x := math.Log(r[i]); Float(x).finite() {
+				sum, n = sum+x, n+1
+			}
+		}
+		if n > 0 {
+			mean[i] = math.Exp(sum / float64(n))
 		}
 	}
+	return mean, one
 }
 
 // count puts storms and refused commands together.

@@ -93,11 +93,7 @@ func patchesMarkdown(r *Result, series string) string {
 	fmt.Fprintf(&b, "\n## Linux %s\n\n", series)
 	fmt.Fprintf(&b, "Place: %s. Linux %s, patches applied to %s; QEMU %s, %s, %d CPU; %v for each command of the emulated device (firmware %s); %d rounds; %s, load %.3g; commit %s; %s, %s.\n\n",
 		p.Place, p.Kernel, how.Tree, how.QEMU, accelerator(how.KVM), how.SMP, how.Latency, p.Firmware, how.Rounds, p.CPU, float64(p.Load), p.Commit, r.Started.UTC().Format(time.DateOnly), r.Took.Round(time.Second))
-	only := ""
-	if parts := how.Variants[0].Parts; len(parts) < len(PatchedParts()) {
-		only = " --only " + strings.Join(parts, ",")
-	}
-	fmt.Fprintf(&b, "```\nmake patches-compare LINUX=linux-%s KERNEL=FILE MODULES=DIR ROUNDS=%d COMPAREFLAGS=\"--latency %v --smp %d%s\"\n```\n\n", how.Tree, how.Rounds, how.Latency, how.SMP, only)
+	fmt.Fprintf(&b, "```\n%s\n```\n\n", how.makeLine())
 	fmt.Fprintf(&b, "%s\n", r.Method)
 	if r.Interrupted {
 		fmt.Fprintf(&b, "\n**Interrupted:** there is no verdict.\n")
@@ -120,6 +116,22 @@ func patchesMarkdown(r *Result, series string) string {
 	}
 	b.WriteByte('\n')
 	return b.String()
+}
+
+// makeLine makes the comparison again, on a machine whose directories have other places.
+func (p *PatchRounds) makeLine() string {
+	flags := fmt.Sprintf("--latency %v --smp %d", p.Latency, p.SMP)
+	if parts := p.Variants[0].Parts; len(parts) < len(PatchedParts()) {
+		flags += " --only " + strings.Join(parts, ",")
+	}
+	if p.NoKernelCost {
+		flags += " --no-kernel-cost"
+	}
+	kbuild := ""
+	if p.Kbuild != "" {
+		kbuild = " KBUILD=" + p.Kbuild
+	}
+	return fmt.Sprintf("make patches-compare LINUX=linux-%s%s KERNEL=FILE MODULES=DIR ROUNDS=%d COMPAREFLAGS=%q", p.Tree, kbuild, p.Rounds, flags)
 }
 
 func (t *patchTable) markdown(b *strings.Builder, place string) {

@@ -84,12 +84,12 @@ func onRatios(r *Result, patch int, words func(a, b string) string) (rows [][]st
 // answerOf is what a comparison says of its first series.
 func answerOf(c *Comparison) string {
 	if c.Ratio.Pairs < MinPairs {
-		return "too few pairs to say"
+		return "too few rounds to say"
 	}
 	return string(c.Ratio.Answer)
 }
 
-var ratioHead = []string{"what", "on / off [95 %]", "pairs", "on is"}
+var ratioHead = []string{"what", "on / off [95 %]", "rounds", "on is"}
 
 func patchRTSRatios(r *Result) patchTable {
 	return patchTable{
@@ -104,13 +104,17 @@ func patchRTSRatios(r *Result) patchTable {
 func patchStormTable(r *Result) patchTable {
 	t := patchTable{
 		title: "A storm of stale connections (C3, patch 0002)",
-		about: fmt.Sprintf("%d connections at once for the queue pair of a live one, and one for another queue pair. Every conflict was refused. Messages are those of both ends while a storm lasts; DREQs also repeat, for connections of earlier storms too.", stormRequests),
+		about: fmt.Sprintf("%d connections at once for the queue pair of a live one, and one for another queue pair. Every conflict was refused. Messages are those of both ends while a storm lasts; DREQs also repeat, for connections of earlier storms too. "+
+			"Off and on come in turn within a boot, off first in every second round; off since boot comes before, and is what the stock kernel is compared with.", stormRequests),
 		align: "llrrrrrr", head: []string{"kernel", "limit", "middle conflict refused after", "last one", "the innocent one is there after", "REJ sent", "DREQ received", "REQ repeated"},
 	}
 	for _, s := range r.Patches.Storms {
 		limit := s.How
-		if s.Variant == PatchStock {
+		switch {
+		case s.Variant == PatchStock:
 			limit = "none"
+		case s.How == howPlain:
+			limit = "off since boot"
 		}
 		of := func(what string) string { return r.median(s.Variant + "/" + stormName(s.How, what)) }
 		n := func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) }
@@ -136,7 +140,7 @@ func patchStormRatios(r *Result) patchTable {
 
 func patchBatchTable(r *Result) patchTable {
 	t := patchTable{
-		title: "One ioctl for 32 (C6, patch 0003)", about: "Medians of boots, one transition of queue pairs made through DevX; ratios within the boot, of all boots with the patch.",
+		title: "One ioctl for 32 (C6, patch 0003)", about: "Medians of boots, one transition of queue pairs made through DevX; ratios within the boot; a round counts once.",
 		align: "lrrrll", head: []string{"kernel", "one by one", fmt.Sprintf("over %d threads", c6Claimed), "one ioctl", "one ioctl / one by one [95 %]", "one ioctl / threads [95 %]"},
 	}
 	name := func(how string) string { return PatchedBatch + "/" + how }
@@ -152,7 +156,7 @@ func patchBatchTable(r *Result) patchTable {
 	row := []string{"all with 0003", "", "", ""}
 	for _, how := range []string{waySerial, wayBatched} {
 		if c := on(r, 3, name(wayKernel), name(how)); c != nil {
-			row = append(row, fmt.Sprintf("%s, %s, %d pairs", c.Ratio.interval(), answerOf(c), c.Ratio.Pairs))
+			row = append(row, fmt.Sprintf("%s, %s, %d rounds", c.Ratio.interval(), answerOf(c), c.Ratio.Pairs))
 		}
 	}
 	if len(row) == len(t.head) {
@@ -182,7 +186,7 @@ func patchFailureTable(r *Result) patchTable {
 func patchOffTable(r *Result) patchTable {
 	t := patchTable{
 		title: "What a patch costs those who do not use it", about: "The patched kernel with everything off, against the stock kernel of the same round. By chance alone one of twenty rows shows a difference.",
-		align: "lllrl", head: []string{"kernel", "what", "patched, off / stock [95 %]", "pairs", "patched is"},
+		align: "lllrl", head: []string{"kernel", "what", "patched, off / stock [95 %]", "rounds", "patched is"},
 	}
 	for i := range r.Comparisons {
 		c := &r.Comparisons[i]
@@ -203,7 +207,7 @@ func patchOffTable(r *Result) patchTable {
 var offWords = map[string]string{
 	rtsName(howOff, "call"): "RTR→RTS by verbs, the call", rtsName(howOff, "seen"): "RTR→RTS by verbs, until a query answers RTS", rtsName(howOff, "way"): "a transition by verbs, RESET to RTS and back",
 	PatchedBatch + "/" + waySerial: "a transition through DevX, one by one", PatchedBatch + "/" + wayBatched: "a transition through DevX, over threads",
-	setupName: "a connection set-up", stormName(howOff, "p50"): "the middle conflict is refused", stormName(howOff, "max"): "the last conflict is refused", stormName(howOff, "innocent"): "the innocent one is there, in a storm",
+	setupName: "a connection set-up", stormName(howPlain, "p50"): "the middle conflict is refused", stormName(howPlain, "max"): "the last conflict is refused", stormName(howPlain, "innocent"): "the innocent one is there, in a storm",
 }
 
 func patchCostTable(r *Result) patchTable {

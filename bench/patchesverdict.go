@@ -13,9 +13,9 @@ const (
 	onCardPatch = "devxlab bench c6 --device mlx5_0, on a machine with a card and the modules of patch 0003 (patches/README.md)"
 )
 
-// patchVerdicts are those that boots of a lab allow: the kernel there is real, and what
-// its own part does to a time is judged; the firmware's is not. A part that was not
-// measured has no verdict.
+// patchVerdicts are those on the claims that patches are about. None is decided here: what
+// boots of a lab find out about the kernel's part of a time, which is real there, is
+// why. A part that was not measured has no verdict.
 func patchVerdicts(r *Result) (v []Verdict) {
 	for _, of := range []func(*Result) *Verdict{patchC2, patchC3, patchC6} {
 		if x := of(r); x != nil {
@@ -30,11 +30,11 @@ func on(r *Result, patch int, a, b string) *Comparison {
 	return r.ComparisonOf(withPatch(patch, a), withPatch(patch, b))
 }
 
-// tooFew says that there are not enough pairs, or nothing.
+// tooFew says that there are not enough rounds, or nothing.
 func tooFew(cs ...*Comparison) string {
 	for _, c := range cs {
 		if c.Ratio.Pairs < MinPairs {
-			return fmt.Sprintf(" These are %d pairs of boots, and fewer than %d decide nothing.", c.Ratio.Pairs, MinPairs)
+			return fmt.Sprintf(" Rounds that count: %d; fewer than %d decide nothing.", c.Ratio.Pairs, MinPairs)
 		}
 	}
 	return ""
@@ -47,23 +47,38 @@ func patchC2(r *Result) *Verdict {
 		return nil
 	}
 	v := &Verdict{Claim: "C2", Answer: NotDecidable, Where: onCard}
-	v.Why = fmt.Sprintf("The kernel's part. With the bookkeeping deferred by 1 ms RTR→RTS by verbs takes %s of what it takes otherwise, with a delay of 0 %s; until a query answers RTS, %s. "+
-		"The firmware's command is the same, comes first either way, and cannot be deferred by this: the difference is the driver's alone.", call.Ratio.interval(), now.Ratio.interval(), seen.Ratio.interval())
-	few := tooFew(call, seen)
-	switch {
-	case few != "":
-		v.Why += few
-	case call.Ratio.Answer == Worse && seen.Ratio.Answer != Better:
-		v.Answer = Refuted
-		v.Why += " Deferring makes the call longer: it costs a timer and a work item more, and saves a few assignments."
-	case call.Ratio.Answer == Better && seen.Ratio.Answer != Worse:
-		v.Answer = Supported
-		v.Why += " Deferring makes the call shorter."
-	default:
-		v.Why += fmt.Sprintf(" The intervals do not tell which is faster; that deferring makes the call shorter by more than a factor of %s is ruled out.", times(call.Ratio.Low))
-	}
-	v.Why += " How much of a call this is on a card, and what 30,000 queue pairs do to its firmware, only a card shows."
+	v.Why = fmt.Sprintf("The kernel's part: with the bookkeeping deferred by 1 ms RTR→RTS by verbs takes %s of what it takes otherwise, with a delay of 0 %s; until a query answers RTS, %s. "+
+		"The firmware's command is the same, comes first either way, and cannot be deferred by this: the difference is the driver's alone.%s",
+		call.Ratio.interval(), now.Ratio.interval(), seen.Ratio.interval(), deferringSays(call, seen))
+	v.Why += fmt.Sprintf(" That is with %d queue pairs, and a threshold of one: how much of a call this is on a card, and what 30,000 queue pairs do to its firmware, only a card shows.", c6Group)
 	return v
+}
+
+// deferringSays is what 0001 does to who calls, and to who asks for the state.
+func deferringSays(call, seen *Comparison) string {
+	if few := tooFew(call, seen); few != "" {
+		return few
+	}
+	says := ""
+	switch c, s := call.Ratio.Answer, seen.Ratio.Answer; {
+	case c == Better && s == Worse:
+		return " One gains and the other loses: the call is shorter, and a query answers RTS later."
+	case c == Worse && s == Better:
+		return " One gains and the other loses: the call is longer, and a query answers RTS sooner."
+	case c == Better:
+		return " Deferring makes the call shorter."
+	case c == Worse:
+		return " Deferring makes the call longer: it costs a timer and a work item more, and saves a few assignments."
+	case s == Better:
+		says = " A query answers RTS sooner."
+	case s == Worse:
+		says = " A query answers RTS later."
+	}
+	says += " The interval of the call does not tell which is faster"
+	if call.Ratio.Low < 1 && call.Ratio.High > 1 {
+		says += fmt.Sprintf("; that deferring leaves less than %s of it is ruled out", times(call.Ratio.Low))
+	}
+	return says + "."
 }
 
 func patchC3(r *Result) *Verdict {
@@ -72,25 +87,34 @@ func patchC3(r *Result) *Verdict {
 	if most == nil || half == nil || innocent == nil {
 		return nil
 	}
-	v := &Verdict{Claim: "C3", Answer: NotDecidable, Where: "devxlab bench c3 --device mlx5_0 --peer ADDRESS --congest COMMAND, between two machines with cards"}
-	v.Why = fmt.Sprintf("The kernel's part. With a window of HZ/10 the last of %d conflicts is refused after %s times as long, the middle one after %s times as long, and a connection without a conflict takes %s of its time in the same storm. "+
-		"No firmware is in these times: a refusal that is kept back is asked for again by a timer of the kernel.",
-		stormRequests, most.Ratio.interval(), half.Ratio.interval(), innocent.Ratio.interval())
-	few := tooFew(most, innocent)
-	switch {
-	case few != "":
-		v.Why += few
-	case most.Ratio.Answer == Worse && innocent.Ratio.Answer != Better:
-		v.Answer = Refuted
-		v.Why += " The window makes the tail of those in conflict longer, and nobody else's shorter."
-	case most.Ratio.Answer == Better && innocent.Ratio.Answer != Worse:
-		v.Answer = Supported
-		v.Why += " The window makes the tail shorter."
-	default:
-		v.Why += " One gains and another loses, or the intervals do not tell."
-	}
-	v.Why += " Whether conflicts are what makes the tail of a congested fabric is another question, and bench c3's."
+	v := &Verdict{Claim: "C3", Answer: NotDecidable, Where: "devxlab bench c3 --device mlx5_0 --peer ADDRESS --congest COMMAND, between two machines with cards, on the stock kernel and on one with patch 0002"}
+	v.Why = fmt.Sprintf("The kernel's part: with a window of HZ/10 the last of %d conflicts is refused after %s times as long, the middle one after %s times as long, and a connection without a conflict takes %s of its time in the same storm. "+
+		"No firmware is in these times: a refusal that is kept back is asked for again by a timer of the kernel.%s",
+		stormRequests, most.Ratio.interval(), half.Ratio.interval(), innocent.Ratio.interval(), windowSays(most, innocent))
+	v.Why += fmt.Sprintf(" Storms of %d conflicts are not the tail of 100,000 set-ups: whether conflicts are what makes that under congestion is bench c3's question.", stormRequests)
 	return v
+}
+
+// windowSays is what 0002 does to those in conflict, and to others.
+func windowSays(most, innocent *Comparison) string {
+	if few := tooFew(most, innocent); few != "" {
+		return few
+	}
+	switch m, i := most.Ratio.Answer, innocent.Ratio.Answer; {
+	case m == Worse && i == Better, m == Better && i == Worse:
+		return fmt.Sprintf(" One gains and the other loses: the window is %s for the last of those in conflict, and %s for others.", m, i)
+	case m == Worse && i == Worse:
+		return " The window makes the wait of the last in conflict longer, and that of others, too."
+	case m == Worse:
+		return " The window makes the wait of the last in conflict longer, and no gain shows for others."
+	case m == Better && i == Better:
+		return " The window makes the wait of the last in conflict shorter, and that of others, too."
+	case m == Better:
+		return " The window makes the wait of the last in conflict shorter, and no loss shows for others."
+	case i != Inconclusive:
+		return fmt.Sprintf(" The interval of the last in conflict does not tell; the window is %s for others.", i)
+	}
+	return " The intervals do not tell."
 }
 
 func patchC6(r *Result) *Verdict {
@@ -149,11 +173,11 @@ func offFinding(r *Result, variant string) string {
 	case pairs == 0:
 		return ""
 	case pairs < MinPairs:
-		return fmt.Sprintf("%s, off, against the stock kernel: %d pairs of boots, and fewer than %d decide nothing.", name, pairs, MinPairs)
+		return fmt.Sprintf("%s, off, against the stock kernel: rounds that count: %d; fewer than %d decide nothing.", name, pairs, MinPairs)
 	case differ == nil:
-		return fmt.Sprintf("%s, off: no difference to the stock kernel shows in %s (%d pairs of boots).", name, strings.Join(same, ", "), pairs)
+		return fmt.Sprintf("%s, off: no difference to the stock kernel shows in %s (%d rounds).", name, strings.Join(same, ", "), pairs)
 	}
-	return fmt.Sprintf("%s, off, against the stock kernel: %s (%d pairs of boots).", name, strings.Join(differ, "; "), pairs)
+	return fmt.Sprintf("%s, off, against the stock kernel: %s (%d rounds).", name, strings.Join(differ, "; "), pairs)
 }
 
 func failureFinding(all []PatchFailures) string {

@@ -21,6 +21,14 @@ import (
 // module is a module of the kernel, by its directory.
 type module struct{ name, dir, beside string }
 
+// dirs are the directories that it is compiled from.
+func (m module) dirs() []string {
+	if m.beside == "" {
+		return []string{m.dir}
+	}
+	return []string{m.dir, m.beside}
+}
+
 // modules are what the patches may change, each with its directory, and another
 // one that its sources include headers of by "../".
 var modules = []module{
@@ -39,7 +47,7 @@ type BuildOptions struct {
 	Release string    // the name of its copy; "": as it is called itself
 	Log     io.Writer // what make says
 	Jobs    int       // of make; 0: one
-	Cache   string    // directory that keeps what was built: a module from the same sources is taken from there; "": none
+	Cache   string    // directory that keeps what was built: a module from the same sources, configuration and compiler is taken from there; "": none
 }
 
 // Build compiles the modules that patches change, with make W=1, from patched
@@ -66,7 +74,7 @@ func Build(ctx context.Context, t *Tree, o BuildOptions) ([]string, error) {
 			continue
 		}
 		to := filepath.Join(o.Out, m.name+".ko")
-		kept, err := o.kept(t, m.name, m.dir, changed)
+		kept, err := o.kept(t, m, changed)
 		if err != nil {
 			return nil, err
 		}
@@ -92,25 +100,24 @@ func Build(ctx context.Context, t *Tree, o BuildOptions) ([]string, error) {
 	return made, err
 }
 
-// kept is where the cache has, or is to have, a module that is made from these
-// sources: what the patches change in its own directory, and outside of all modules'.
-func (o *BuildOptions) kept(t *Tree, name, dir string, changed map[string][]byte) (string, error) {
+// kept is where the cache has, or is to have, a module that is made from the same:
+// all that WriteInputs says, the sources of its own directory and the one beside, and what
+// the patches change there and outside of all modules' directories.
+func (o *BuildOptions) kept(t *Tree, m module, changed map[string][]byte) (string, error) {
 	if o.Cache == "" {
 		return "", nil
 	}
-	symvers, err := os.ReadFile(filepath.Join(o.Kbuild, "Module.symvers"))
-	if err != nil {
+	dir, h := m.dir, sha256.New()
+	if err := writeInputs(h, t, o.Kbuild, m); err != nil {
 		return "", err
 	}
-	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %x\n", t.Full, o.Kbuild, sha256.Sum256(symvers))
 	for _, path := range slices.Sorted(maps.Keys(changed)) {
 		other := slices.ContainsFunc(modules, func(m module) bool { return m.dir != dir && within(path, m.dir) })
 		if !other {
 			fmt.Fprintf(h, "%s %x\n", path, sha256.Sum256(changed[path]))
 		}
 	}
-	return filepath.Join(o.Cache, fmt.Sprintf("%s-%s-%x.ko", name, t.Full, h.Sum(nil)[:8])), nil
+	return filepath.Join(o.Cache, fmt.Sprintf("%s-%s-%x.ko", m.name, t.Full, h.Sum(nil)[:8])), nil
 }
 
 // keep puts a module into the cache, whole or not at all.
@@ -118,7 +125,80 @@ func keep(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 		return err
 	}
-	return errors.Join(copyFile(from, to+".part"), os.Rename(to+".part", to))
+	part := to + ".part"
+	err := copyFile(from, part)
+	if err == nil {
+		err = os.Rename(part, to)
+	}
+	if err != nil {
+		if gone := os.Remove(part); !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
+}
+
+// configured are the files of a built kernel that tell it from another one. Configuration and
+// compile.h name the compiler; compile.h, or utsversion.h since 6.1, has when it was
+// built, and so stands for the headers of include/. Only the first is always there.
+var configured = []string{symversName, ".config", "include/config/auto.conf", "include/generated/compile.h", "include/generated/utsversion.h"}
+
+const symversName = "Module.symvers"
+
+// WriteInputs writes what the modules are compiled from besides the patches, to be
+// hashed: the version of the tree, the sources of their directories in it, and, of the
+// directory where the kernel was built ("": the tree), its place, Module.symvers,
+// configuration and compiler.
+func WriteInputs(w io.Writer, t *Tree, kbuild string) error {
+	return writeInputs(w, t, cmp.Or(kbuild, t.Dir), modules...)
+}
+
+func writeInputs(w io.Writer, t *Tree, kbuild string, of ...module) error {
+	at, err := filepath.Abs(kbuild)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "%s %s\n", t.Full, at); err != nil {
+		return err
+	}
+	for _, name := range configured {
+		err := writeInput(w, filepath.Join(at, name), name)
+		if err != nil && (name == symversName || !errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
+	}
+	for _, m := range of {
+		for _, dir := range m.dirs() {
+			if err := writeSources(w, t.Dir, dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeSources writes the files of a directory that copySource copies.
+func writeSources(w io.Writer, tree, dir string) error {
+	return filepath.WalkDir(filepath.Join(tree, dir), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || !isSource(path) {
+			return err
+		}
+		name, err := filepath.Rel(tree, path)
+		if err != nil {
+			return err
+		}
+		return writeInput(w, path, name)
+	})
+}
+
+// writeInput writes a name and the hash of a file.
+func writeInput(w io.Writer, file, name string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s %x\n", name, sha256.Sum256(b))
+	return err
 }
 
 func copyFile(from, to string) error {
@@ -193,10 +273,7 @@ func copies(t *Tree, work string, changed map[string][]byte) error {
 	for _, m := range modules {
 		for p := range changed {
 			if within(p, m.dir) {
-				for _, dir := range []string{m.dir, m.beside} {
-					if dir == "" {
-						continue
-					}
+				for _, dir := range m.dirs() {
 					if err := copySource(filepath.Join(t.Dir, dir), filepath.Join(work, dir)); err != nil {
 						return err
 					}
@@ -249,12 +326,17 @@ func copyTree(from, to string, choose func(path, rel string) (source, name strin
 // copySource copies what a directory is compiled from.
 func copySource(from, to string) error {
 	return copyTree(from, to, func(path, rel string) (string, string) {
-		name, ext := filepath.Base(rel), filepath.Ext(rel)
-		if strings.HasSuffix(name, ".mod.c") || name != "Makefile" && name != "Kbuild" && ext != ".c" && ext != ".h" {
+		if !isSource(rel) {
 			return "", ""
 		}
 		return path, rel
 	})
+}
+
+// isSource says whether a file is written by people, and compiled.
+func isSource(path string) bool {
+	name, ext := filepath.Base(path), filepath.Ext(path)
+	return !strings.HasSuffix(name, ".mod.c") && (name == "Makefile" || name == "Kbuild" || ext == ".c" || ext == ".h")
 }
 
 // kbuild has the kernel's own makefiles build targets of a directory outside

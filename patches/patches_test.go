@@ -4,6 +4,7 @@ package patches
 
 import (
 	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -277,6 +278,103 @@ func TestBuildRefuses(t *testing.T) {
 	}
 	if _, err := os.Stat(out); err == nil {
 		t.Error("it has made something")
+	}
+}
+
+// A module is found again only if all that it is compiled from is the same.
+func TestKept(t *testing.T) {
+	const core, cm, beside = "drivers/net/ethernet/mellanox/mlx5/core/cmd.c", "drivers/infiniband/core/cm.c", "drivers/net/ethernet/mellanox/mlxfw/mlxfw.h"
+	dir := t.TempDir()
+	for _, m := range modules {
+		for _, d := range m.dirs() {
+			put(t, dir, d+"/Makefile", "obj-m := x.o\n")
+		}
+	}
+	files := []string{core, beside, "Module.symvers", ".config", "include/config/auto.conf", "include/generated/compile.h"}
+	for _, f := range append([]string{cm}, files...) {
+		put(t, dir, f, "one")
+	}
+	tree := &Tree{Dir: dir, Version: "5.15", Full: "5.15.178"}
+	o := BuildOptions{Kbuild: dir, Cache: "built"}
+	changed := map[string][]byte{core: []byte("patched")}
+	key := func() string {
+		t.Helper()
+		k, err := o.kept(tree, modules[0], changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	all := func() string {
+		t.Helper()
+		var b strings.Builder
+		if err := WriteInputs(&b, tree, ""); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	one, inputs := key(), all()
+	if !strings.HasPrefix(one, "built/mlx5_core-5.15.178-") || key() != one {
+		t.Errorf("%s, %s", one, key())
+	}
+	for _, f := range files {
+		put(t, dir, f, "two")
+		if key() == one || all() == inputs {
+			t.Errorf("another %s, and the same key", f)
+		}
+		put(t, dir, f, "one")
+	}
+	put(t, dir, filepath.Dir(core)+"/cmd.o", "what make left")
+	put(t, dir, filepath.Dir(core)+"/mlx5_core.mod.c", "and this")
+	if key() != one || all() != inputs {
+		t.Error("what is not copied is in the key")
+	}
+	put(t, dir, cm, "two") // of another module
+	if key() != one || all() == inputs {
+		t.Errorf("%s, of ib_cm only", key())
+	}
+	changed[cm] = []byte("patched")
+	if key() != one {
+		t.Error("a patch of ib_cm changes the key of mlx5_core")
+	}
+	changed["include/uapi/rdma/x.h"] = []byte("patched")
+	if key() == one {
+		t.Error("a patched header, and the same key")
+	}
+	if err := os.Remove(filepath.Join(dir, "Module.symvers")); err != nil {
+		t.Fatal(err)
+	}
+	if k, err := o.kept(tree, modules[0], changed); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("not built: %s, %v", k, err)
+	}
+}
+
+// What cannot be kept whole is not kept.
+func TestKeep(t *testing.T) {
+	dir := t.TempDir()
+	to := filepath.Join(dir, "built", "x.ko")
+	put(t, dir, "built/x.ko.part", "half, of a run that was ended")
+	if err := keep(filepath.Join(dir, "none.ko"), to); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if left := contents(t, filepath.Dir(to)); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+	put(t, dir, "x.ko", "whole")
+	if err := keep(filepath.Join(dir, "x.ko"), to); err != nil {
+		t.Fatal(err)
+	}
+	if left := contents(t, filepath.Dir(to)); len(left) != 1 || left[to] != "whole" {
+		t.Errorf("%v", left)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "built/y.ko"), 0o777); err != nil { // in the way of the rename
+		t.Fatal(err)
+	}
+	if err := keep(filepath.Join(dir, "x.ko"), filepath.Join(dir, "built/y.ko")); err == nil {
+		t.Error("renamed to a directory")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "built/y.ko.part")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("a part is left")
 	}
 }
 

@@ -31,7 +31,7 @@ type patchesCompareCmd struct {
 	Kbuild     string        `help:"Where it was configured and built, or the headers package of a packaged kernel; default: the tree." placeholder:"DIR"`
 	Kernel     string        `env:"DEVXLAB_KERNEL" help:"The kernel to boot; default: vmlinux of the tree." placeholder:"FILE"`
 	Modules    string        `env:"DEVXLAB_MODULES" help:"Its lib/modules/RELEASE; default: the one in the directory modules beside the tree." placeholder:"DIR"`
-	Rounds     int           `default:"20" help:"How often each kernel is booted. Fewer than 20 decide little."`
+	Rounds     int           `default:"20" help:"How often each kernel is booted. Fewer than 20 decide nothing."`
 	Only       []string      `help:"Only what is about these: C2, C3, C6, outbox (patches 1 to 4)." placeholder:"CLAIM,…"`
 	Latency    time.Duration `default:"100us" help:"What each command of the emulated device takes."`
 	SMP        int           `name:"smp" default:"1" help:"Virtual CPUs."`
@@ -42,7 +42,7 @@ type patchesCompareCmd struct {
 }
 
 const patchesCompareHelp = `Each round boots the stock kernel, one with each patch alone and one with all of them, in another order each time, in the lab.
-A round takes as many times 15 to 30 s as there are kernels, on a machine that does nothing else: 20 rounds of 5.15 take 40 minutes.
+A round takes as many times 15 to 40 s as there are kernels, on a machine that does nothing else: 20 rounds of 5.15 take three quarters of an hour.
 What is built is kept in --built. Ctrl-C keeps the boots that are complete; a boot that fails does not count, and the others go on.`
 
 // Help is what the command's --help adds.
@@ -128,7 +128,7 @@ func (c *patchesCompareCmd) prepare(e *env) (*comparison, error) {
 	for i := range x.all {
 		names = append(names, x.all[i].Name)
 	}
-	x.how = bench.PatchRounds{Rounds: c.Rounds, Tree: x.tree.Full, Latency: c.Latency, SMP: c.SMP, Variants: bench.PatchVariants(names, func(name string) int {
+	x.how = bench.PatchRounds{Rounds: c.Rounds, Tree: x.tree.Full, Kbuild: c.kbuildName(), Latency: c.Latency, SMP: c.SMP, NoKernelCost: !c.KernelCost, Variants: bench.PatchVariants(names, func(name string) int {
 		return x.all[slices.Index(names, name)].Number()
 	}, x.parts)}
 	if len(x.how.Variants) == 1 {
@@ -218,7 +218,8 @@ func tailOf(s string) string {
 	return s[max(0, len(s)-most):]
 }
 
-// key names a set of modules by all that they are made from.
+// key names a set of modules by what they are made from: the patches, all that
+// patches.WriteInputs says, and the kernel's own modules beside which they stand.
 func (x *comparison) key(numbers []int) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, filepath.Base(x.cmd.Modules))
@@ -230,20 +231,42 @@ func (x *comparison) key(numbers []int) (string, error) {
 			fmt.Fprintf(&name, "-%d", p.Number())
 		}
 	}
-	kbuild := x.cmd.Kbuild
-	if kbuild == "" {
-		kbuild = x.tree.Dir
+	if err := patches.WriteInputs(h, x.tree, x.cmd.Kbuild); err != nil {
+		return "", fmt.Errorf("%w: build the kernel first, or name a headers package with --kbuild", err)
 	}
-	for _, f := range []string{filepath.Join(kbuild, "Module.symvers"), filepath.Join(x.cmd.Modules, builtinName)} {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			return "", fmt.Errorf("%w: build the kernel first, or name a headers package with --kbuild", err)
-		}
-		fmt.Fprintf(h, "%d\n", len(b))
-		h.Write(b)
+	if err := writeModules(h, x.cmd.Modules); err != nil {
+		return "", err
 	}
 	const digits = 10
 	return name.String() + "-" + hex.EncodeToString(h.Sum(nil))[:digits], nil
+}
+
+// writeModules writes what a tree of modules holds, to be hashed: its lists in full, of
+// each file path, size and time of change.
+func writeModules(w io.Writer, dir string) error {
+	dir, err := filepath.EvalSymlinks(dir) // a walk does not follow the one that it begins at
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{builtinName, "modules.dep"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil && (name == builtinName || !errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
+		fmt.Fprintf(w, "%s %d\n%s", name, len(b), b)
+	}
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() { // build and source lead out of it
+			return err
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		fmt.Fprintf(w, "%s %d %d\n", rel, fi.Size(), fi.ModTime().UnixNano())
+		return err
+	})
 }
 
 // rounds boots all kernels in each round, in another order each time, and calls done
@@ -275,12 +298,8 @@ func (x *comparison) boot(round int, v bench.PatchVariant, modules string) bench
 		return b
 	}
 	var out, said bytes.Buffer
-	args := []string{"devxlab", "patches", "measure", "--part", strings.Join(v.Parts, ",")}
-	if !x.cmd.KernelCost || round > costRounds {
-		args = append(args, "--no-kernel-cost")
-	}
 	r, err := lab.Run(x.e.ctx, lab.Options{
-		Args: args, Stdout: &out, Stderr: &said, Progress: x.e.err, Kernel: x.cmd.Kernel, Modules: modules, Timeout: bootTimeout,
+		Args: measureArgs(round, v, x.cmd.KernelCost), Stdout: &out, Stderr: &said, Progress: x.e.err, Kernel: x.cmd.Kernel, Modules: modules, Timeout: bootTimeout,
 		Devices: 1, HCA: []string{self, "emu", "--latency", x.cmd.Latency.String()}, SMP: x.cmd.SMP,
 	})
 	b.Took = time.Since(start)
@@ -303,6 +322,19 @@ func (x *comparison) boot(round int, v bench.PatchVariant, modules string) bench
 		}
 	}
 	return b
+}
+
+// measureArgs is what a guest runs. On and off take turns in who begins, from round to
+// round.
+func measureArgs(round int, v bench.PatchVariant, kernelCost bool) []string {
+	args := []string{"devxlab", "patches", "measure", "--part", strings.Join(v.Parts, ",")}
+	if round%2 == 1 {
+		args = append(args, "--on-first")
+	}
+	if !kernelCost || round > costRounds {
+		args = append(args, "--no-kernel-cost")
+	}
+	return args
 }
 
 // progress says what the last boot did.
@@ -339,7 +371,19 @@ func (c *patchesCompareCmd) again() string {
 			words = append(words, f.name, quote(f.value))
 		}
 	}
-	return strings.Join(append(words, "--rounds", fmt.Sprint(c.Rounds), "--latency", c.Latency.String(), "--smp", fmt.Sprint(c.SMP)), " ")
+	words = append(words, "--rounds", fmt.Sprint(c.Rounds), "--latency", c.Latency.String(), "--smp", fmt.Sprint(c.SMP))
+	if !c.KernelCost {
+		words = append(words, "--no-kernel-cost")
+	}
+	return strings.Join(words, " ")
+}
+
+// kbuildName is the name of --kbuild, without where it is on this machine.
+func (c *patchesCompareCmd) kbuildName() string {
+	if c.Kbuild == "" {
+		return ""
+	}
+	return filepath.Base(filepath.Clean(c.Kbuild))
 }
 
 // finish prints and writes what the comparison says.

@@ -34,6 +34,9 @@ func kernelTree(t *testing.T) (dir string, write func(path, text string)) {
 	}
 	write("Makefile", "VERSION = 5\nPATCHLEVEL = 15\nSUBLEVEL = 178\n")
 	write("drivers/infiniband/hw/mlx5/mlx5_ib.h", "/* */\n")
+	for _, d := range []string{"net/ethernet/mellanox/mlx5/core", "net/ethernet/mellanox/mlxfw", "infiniband/core"} {
+		write("drivers/"+d+"/Makefile", "\n")
+	}
 	return dir, write
 }
 
@@ -63,6 +66,13 @@ func TestPatchesCompareArguments(t *testing.T) {
 	write("../modules/lib/modules/5.15.178-test/modules.builtin", "")
 	try("Module.symvers", exitFailed, dir) // found, and not built
 	write("Module.symvers", "")
+	for _, cost := range []bool{true, false} { // what the document's command needs is recorded
+		c := patchesCompareCmd{Linux: dir, Kbuild: dir, Rounds: 3, SMP: 2, KernelCost: cost}
+		x, err := c.prepare(&env{ctx: t.Context()})
+		if err != nil || x.how.Kbuild != "linux" || x.how.NoKernelCost == cost || x.how.Rounds != 3 || x.how.SMP != 2 {
+			t.Errorf("%v, %+v", err, x)
+		}
+	}
 	try("modules of kernel 0001: 0001-", exitFailed, dir) // does not apply
 	write("Makefile", "VERSION = 6\nPATCHLEVEL = 1\nSUBLEVEL = 192\n")
 	try("--only outbox: no patch for 6.1 is about that", exitUsage, "--only", "outbox", dir)
@@ -161,9 +171,26 @@ func TestPatchesCompareKey(t *testing.T) {
 	if !strings.HasPrefix(one, "5.15.178-1-") || key(1) != one || key(2) == one || !strings.HasPrefix(key(1, 2), "5.15.178-1-2-") {
 		t.Errorf("%s %s %s %s", one, key(1), key(2), key(1, 2))
 	}
-	write("Module.symvers", "other")
-	if key(1) == one {
-		t.Error("another kernel, and the same key")
+	for _, f := range []string{"Module.symvers", ".config", "include/generated/compile.h", "drivers/infiniband/hw/mlx5/mlx5_ib.h", "modules/modules.builtin", "modules/modules.dep", "modules/kernel/x.ko"} {
+		write(f, "other, "+f)
+		two := key(1)
+		if two == one {
+			t.Errorf("another %s, and the same key", f)
+		}
+		one = two
+	}
+	later := time.Now().Add(time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, "modules/kernel/x.ko"), later, later); err != nil {
+		t.Fatal(err)
+	}
+	if two := key(1); two == one {
+		t.Error("a module that was written again, and the same key")
+	} else {
+		one = two
+	}
+	write("drivers/infiniband/hw/mlx5/mlx5_ib.o", "what make left")
+	if key(1) != one {
+		t.Error("what is not compiled is in the key")
 	}
 	all[0].Files[0].Hunks[0].New = append(slices.Clone(all[0].Files[0].Hunks[0].New), "more")
 	if two := key(1); two == one || key(2) == two {
@@ -175,7 +202,7 @@ func TestPatchesCompareKey(t *testing.T) {
 // error that names their kernels, after all is written.
 func TestPatchesCompareFinish(t *testing.T) {
 	var out, wrong bytes.Buffer
-	cmd := &patchesCompareCmd{Linux: "linux", Kernel: "vmlinux", Rounds: 1, Latency: time.Millisecond, SMP: 1}
+	cmd := &patchesCompareCmd{Linux: "linux", Kernel: "vmlinux", Rounds: 1, Latency: time.Millisecond, SMP: 1, KernelCost: true}
 	x := &comparison{cmd: cmd, e: &env{ctx: t.Context(), out: &out, err: &wrong}, dir: t.TempDir()}
 	x.how = bench.PatchRounds{Rounds: 1, Variants: variantsNamed(bench.PatchStock, "0001")}
 	measured := &bench.Result{Provenance: bench.Provenance{Place: bench.PlaceLab, Kernel: "5.15.1"}, Series: []bench.Series{{Name: "c2/off/call", Samples: bench.Samples{1, 2, 3}}}}
@@ -190,6 +217,18 @@ func TestPatchesCompareFinish(t *testing.T) {
 	r := x.result(boots)
 	if r.Interrupted || r.Command != "devxlab patches compare linux --kernel vmlinux --rounds 1 --latency 1ms --smp 1" {
 		t.Errorf("%v, %s", r.Interrupted, r.Command)
+	}
+	for _, c := range []struct {
+		cmd        patchesCompareCmd
+		name, want string
+	}{
+		{patchesCompareCmd{Kbuild: "a/linux-headers/", KernelCost: true}, "linux-headers", "devxlab patches compare linux --kbuild a/linux-headers/ --rounds 0 --latency 0s --smp 0"},
+		{patchesCompareCmd{Only: []string{"C2"}}, "", "devxlab patches compare linux --only C2 --rounds 0 --latency 0s --smp 0 --no-kernel-cost"},
+	} {
+		c.cmd.Linux = "linux"
+		if name, again := c.cmd.kbuildName(), c.cmd.again(); name != c.name || again != c.want {
+			t.Errorf("%q, %s, want %q, %s", name, again, c.name, c.want)
+		}
 	}
 	cmd.Write = filepath.Join(x.dir, "doc.md")
 	if err := x.finish(r); err == nil || !strings.Contains(err.Error(), "1 of 2 boots failed and do not count, of 0001") {
@@ -206,6 +245,22 @@ func TestPatchesCompareFinish(t *testing.T) {
 	}
 }
 
+// A guest is told which way begins, every second round the other one, and follows
+// commands in the first rounds only.
+func TestPatchesCompareMeasureArgs(t *testing.T) {
+	v := bench.PatchVariant{Name: "0002", Parts: []string{"c2", "c3"}}
+	const plain = "devxlab patches measure --part c2,c3"
+	for _, c := range []struct {
+		round int
+		cost  bool
+		want  string
+	}{{1, true, plain + " --on-first"}, {2, true, plain}, {5, true, plain + " --on-first"}, {6, true, plain + " --no-kernel-cost"}, {7, true, plain + " --on-first --no-kernel-cost"}, {2, false, plain + " --no-kernel-cost"}} {
+		if got := strings.Join(measureArgs(c.round, v, c.cost), " "); got != c.want {
+			t.Errorf("round %d: %s, want %s", c.round, got, c.want)
+		}
+	}
+}
+
 // The part of a guest refuses what is no kernel's.
 func TestPatchesMeasureArguments(t *testing.T) {
 	for _, c := range []struct {
@@ -216,7 +271,7 @@ func TestPatchesMeasureArguments(t *testing.T) {
 		{"--part c9", exitUsage, `no part "c9": c2, c6, outbox, c3`},
 		{"--address 192.0.2.300", exitUsage, "192.0.2.300"},
 		{"--device emu:", exitUsage, "needs a device of the kernel's"},
-		{"--device emu: --no-kernel-cost", exitFailed, "is about the kernel's driver"},
+		{"--device emu: --no-kernel-cost --on-first", exitFailed, "is about the kernel's driver"},
 	} {
 		var wrong strings.Builder
 		args := append([]string{"patches", "measure"}, strings.Fields(c.args)...)

@@ -13,6 +13,7 @@ type patchesMeasureCmd struct {
 	Part       []string `help:"What to measure; default: all." placeholder:"PART,…"`
 	Device     string   `default:"mlx5_0" help:"Where to measure."`
 	Address    string   `default:"192.168.7.1" help:"Own address on that device, for connections to itself."`
+	OnFirst    bool     `help:"Where a patch's on and off come in turn, on begins."`
 	KernelCost bool     `default:"true" negatable:"" help:"Follow RTR2RTS_QP through the kernel, after what is timed."`
 }
 
@@ -21,7 +22,7 @@ func (c *patchesMeasureCmd) Run(e *env) error {
 	if err != nil {
 		return usageError{err}
 	}
-	x, err := bench.Patched(c.Part)
+	x, err := bench.Patched(c.Part, c.OnFirst)
 	if err != nil {
 		return usageError{err}
 	}
