@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -363,13 +365,23 @@ func TestLabPatchedBatchKilled(t *testing.T) {
 	o.Devices, o.HCA = 2, append(o.HCA, "--latency", (50*time.Millisecond).String())
 	o.Put = append(o.Put, Copy{From: script, To: "/srv/batch.sh"})
 	said := runPatched(t, o, "sh /srv/batch.sh")
-	for _, want := range []string{"packets while it is killed\n", "killed 137\n", `"done": 128`, "mtu 1400 meanwhile\n", `/tmp/one:    "done": 1024`, `/tmp/two:    "done": 1024`} {
+	for _, want := range []string{"killed 137\n", `"done": 128`, "mtu 1400 meanwhile\n", "one ended 130\n", "two ended 130\n"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q is missing", want)
 		}
 	}
-	if n := strings.Count(said, "1000 packets transmitted, 1000 packets received, 0% packet loss"); n != 2 {
-		t.Errorf("%d of 2 times no packet was lost", n)
+	// Of each of the two at least one round is done, and all that was sent.
+	for _, m := range []string{"one", "two"} {
+		outcomes := regexp.MustCompile(`/tmp/`+m+`: *"(.*)": (\d+)`).FindAllStringSubmatch(said, -1)
+		if len(outcomes) != 1 || outcomes[0][1] != "done" {
+			t.Errorf("%s: %q", m, outcomes)
+		} else if n, err := strconv.Atoi(outcomes[0][2]); err != nil || n < 128 {
+			t.Errorf("%s has done %d transitions, %v, want at least 128", m, n, err)
+		}
+	}
+	lossless := regexp.MustCompile(`(?m)^ *\d+ 50 packets transmitted, 50 packets received, 0% packet loss$`).FindAllString(said, -1)
+	if n := strings.Count(said, "packet loss"); len(lossless) != 2 || n != 2 {
+		t.Errorf("%q of %d, want twice that no packet was lost", lossless, n)
 	}
 }
 
