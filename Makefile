@@ -94,7 +94,7 @@ patches-check: gocheck
 
 OUT ?= results/modules
 patches-build: gocheck
-	@$(GO) run ./cmd/devxlab patches build --out "$(OUT)" $(if $(KBUILD),--kbuild "$(KBUILD)") $(if $(LINUX),"$(LINUX)",--packaged)
+	@$(GO) run ./cmd/devxlab patches build --out "$(OUT)" $(BUILDFLAGS) $(if $(KBUILD),--kbuild "$(KBUILD)") $(if $(LINUX),"$(LINUX)",--packaged)
 
 BUILT ?=
 patches-test: gocheck

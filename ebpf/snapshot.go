@@ -295,7 +295,7 @@ func (t *Tracer) readTimes(s *Snapshot) error {
 			var h Histogram
 			for index, n := range all.Parts[part].Buckets {
 				if n > 0 {
-					h.put(uint16(index), n)
+					h.put(uint16(index), uint64(n))
 				}
 			}
 			if h.sum = all.Parts[part].Sum; h.n > 0 {

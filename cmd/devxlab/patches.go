@@ -59,6 +59,7 @@ type patchesBuildCmd struct {
 	Modules  string   `help:"lib/modules/RELEASE of the kernel: also copied to --out, with the patched modules in it, as lab run --modules takes it." placeholder:"DIR"`
 	Patch    []int    `help:"Only the patches with these numbers, such as 3,4." placeholder:"N,…"`
 	Also     []string `sep:"none" help:"A further diff, applied after the patches; may be repeated." placeholder:"FILE"`
+	DryRun   bool     `help:"Only says what it would be built from, or what is missing."`
 }
 
 func (c *patchesBuildCmd) Run(e *env) error {
@@ -72,6 +73,10 @@ func (c *patchesBuildCmd) Run(e *env) error {
 	t, err := patches.OpenTree(c.Linux)
 	if err != nil {
 		return err
+	}
+	if c.DryRun {
+		fmt.Fprintf(e.err, "devxlab: the patches would be built from %s, Linux %s\n", c.Linux, t.Full)
+		return nil
 	}
 	return buildPatches(e, t, o)
 }
@@ -112,6 +117,9 @@ func (c *patchesBuildCmd) packaged(e *env, o patches.BuildOptions) error {
 		return err
 	}
 	fmt.Fprintf(e.err, "devxlab: the patches are built from the packages of %s, for Linux %s\n", p.Version, p.Release)
+	if c.DryRun {
+		return nil
+	}
 	_, k, err := lab.Fetch(e.ctx, lab.Options{Kernel: p.Release, Progress: e.err})
 	if err != nil {
 		return err

@@ -43,6 +43,36 @@ func TestPatchesWrongTree(t *testing.T) {
 	}
 }
 
+// A dry run says what it would be built from, or what is wrong with that, and makes
+// nothing.
+func TestPatchesBuildDryRun(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+	for _, c := range []struct {
+		makefile, want string
+		code           int
+	}{
+		{"", "not a Linux source tree", exitFailed},
+		{"VERSION = 5\nPATCHLEVEL = 15\nSUBLEVEL = 3\n", "would be built from " + dir + ", Linux 5.15.3\n", exitOK},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(c.makefile), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []string{"drivers/infiniband/hw/mlx5", "drivers/infiniband/core"} {
+			if err := os.MkdirAll(filepath.Join(dir, d), 0o777); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var said, errOut strings.Builder
+		if code := run([]string{"patches", "build", "--dry-run", "--out", out, dir}, strings.NewReader(""), &said, &errOut); code != c.code || !strings.Contains(errOut.String(), c.want) || said.String() != "" {
+			t.Errorf("%d, %q, %q, want %d and %q", code, said.String(), errOut.String(), c.code, c.want)
+		}
+		if _, err := os.Stat(out); err == nil {
+			t.Error("it has made something")
+		}
+	}
+}
+
 // Where it is built from must be said, once.
 func TestPatchesBuildUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"--packaged", "linux"}, {"--packaged", "--kbuild", "x"}, {"--packaged", "--modules", "x"}} {

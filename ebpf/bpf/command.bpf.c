@@ -98,7 +98,7 @@ struct stage_counts {
 
 struct histogram {
 	__u64 sum;
-	__u64 buckets[BUCKETS];
+	__u32 buckets[BUCKETS];
 };
 
 // All parts of the commands with one opcode and one outcome, so that a command makes
@@ -153,7 +153,7 @@ struct entry {
 };
 
 #define MAX_CALLS 8192
-#define MAX_TIMES 256
+#define MAX_TIMES 128 // 9 MB
 #define MAX_BUCKETS 32768 // of connections
 #define MAX_TASKS 16384
 

@@ -2,7 +2,9 @@
 #
 # The batch ioctl of a patched kernel, on a device whose commands take 50 ms: killed
 # in mid-batch, and two processes at once. Packets go over its network device
-# meanwhile, to the second card and back, and the device is set up anew.
+# meanwhile, to the second card and back, and the device is set up anew. Batches and
+# packets go on until they are told to end, and each step waits for what the one before
+# has led to: how fast the machine is does not matter.
 
 set -e
 
@@ -25,28 +27,57 @@ ip rule add pref 3 lookup local
 ip rule del pref 0
 
 batch="devxlab qp batch --kernel-batch --qps 32 -o json"
-flood="ping -A -q -c 1000 -I 192.168.7.1 192.168.7.2"
+endless="$batch --rounds 1000000 mlx5_0"
 cd /sys/kernel/debug/mlx5/$(basename "$(readlink -f /sys/class/infiniband/mlx5_0/device)")/commands
+created() { cat CREATE_QP/n; }
 sent() { cat RST2INIT_QP/n; }
+packets() { cat /sys/class/net/$near/statistics/tx_packets; }
 
-$batch --rounds 10000 mlx5_0 & killed=$!
-while kill -0 $killed && test "$(sent)" -lt 64; do sleep 0.1; done # it is at work
-$flood > /tmp/ping & ping=$!
-until kill -0 $ping; do :; done
+# more COUNTER N PID...: waits until there are N more, and ends all if a process has.
+more() {
+  counter=$1 until=$(($($1) + $2))
+  shift 2
+  until test "$($counter)" -ge $until; do
+    kill -0 "$@"
+    sleep 0.1
+  done
+}
+
+# Packets, each sent when the one before has come back; what became of them is said by
+# 50, and shown as how often it was said.
+flood() {
+  rm -f /tmp/enough
+  (until test -e /tmp/enough; do ping -A -q -c 50 -I 192.168.7.1 192.168.7.2 || true; done) > /tmp/ping & flood=$!
+}
+enough() {
+  touch /tmp/enough
+  wait $flood
+  grep 'packet loss' /tmp/ping | uniq -c
+}
+
+$endless & killed=$!
+more sent 64 $killed
+flood
+more packets 200 $flood $killed
 kill -9 $killed
-kill -0 $ping && echo "packets while it is killed"
 wait $killed || echo "killed $?"
-wait $ping
-grep -o '.* packet loss' /tmp/ping
+more packets 200 $flood
+enough
 $batch mlx5_0 | grep '"done"'
 
-$batch --rounds 8 mlx5_0 > /tmp/one & one=$!
-$batch --rounds 8 mlx5_0 > /tmp/two & two=$!
-before=$(sent)
-while kill -0 $one && test "$(sent)" -le "$before"; do sleep 0.1; done # one of them is at work
-$flood | grep -o '.* packet loss'
+all=$(($(created) + 64))
+$endless > /tmp/one & one=$!
+$endless > /tmp/two & two=$!
+until test "$(created)" -ge $all; do kill -0 $one $two; sleep 0.1; done
+more sent 64 $one $two
+flood
+more packets 200 $flood $one $two
+enough
+more sent 32 $one $two
 ip link set $near mtu 1400
-kill -0 $one && kill -0 $two && echo "mtu $(cat /sys/class/net/$near/mtu) meanwhile"
-wait $one
-wait $two
-grep '"done"' /tmp/one /tmp/two
+more sent 32 $one $two
+echo "mtu $(cat /sys/class/net/$near/mtu) meanwhile"
+kill $one $two
+wait $one || echo "one ended $?"
+wait $two || echo "two ended $?"
+grep -E '"(done|failed|unknown|E[A-Z]+)"' /tmp/one /tmp/two
