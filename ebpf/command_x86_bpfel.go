@@ -127,7 +127,7 @@ type commandPartTimes struct {
 	Parts [8]struct {
 		_       structs.HostLayout
 		Sum     uint64
-		Buckets [2240]uint32
+		Buckets [2048]uint32
 	}
 }
 

@@ -99,6 +99,22 @@ func address(t *testing.T) netip.Addr {
 	return netip.Addr{}
 }
 
+// listening makes both ends of connections, until the test has ended.
+func listening(t *testing.T, here netip.AddrPort) (*cm.Channel, *cm.Devices, *cm.Listener) {
+	t.Helper()
+	ch, err := cm.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := &cm.Devices{}
+	l, err := ch.Listen(here, 1024, dev.Make)
+	if err != nil {
+		t.Fatal(errors.Join(err, dev.Close(), ch.Close()))
+	}
+	t.Cleanup(func() { _, _, _ = l.Close(), dev.Close(), ch.Close() })
+	return ch, dev, l
+}
+
 // serve accepts n connections, and returns what waits until the peer has ended them
 // and nothing is left of them.
 func serve(t *testing.T, l *cm.Listener, n int) (wait func()) {
@@ -155,18 +171,7 @@ func TestOnConnections(t *testing.T) {
 	onKernel(t)
 	at := address(t)
 	here := netip.AddrPortFrom(at, 7471)
-	ch, err := cm.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ch.Close()
-	var dev cm.Devices
-	defer dev.Close()
-	l, err := ch.Listen(here, 1024, dev.Make)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	ch, dev, l := listening(t, here)
 	d := &cm.Dialer{Channel: ch, Make: dev.Make, Param: cm.Param{Retry: 7, RNRRetry: 7}}
 	tr := trace(t, Options{Filter: Filter{Device: testdev.Kernel()}, Records: 1 << 21})
 
@@ -233,18 +238,7 @@ func TestOnConnections(t *testing.T) {
 func TestOnOthersConnection(t *testing.T) {
 	onKernel(t)
 	here := netip.AddrPortFrom(address(t), 7471)
-	ch, err := cm.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ch.Close()
-	var dev cm.Devices
-	defer dev.Close()
-	l, err := ch.Listen(here, 16, dev.Make)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	ch, dev, l := listening(t, here)
 	tr := trace(t, Options{Filter: Filter{Processes: []int{1}}})
 	wait := serve(t, l, 1)
 	c, err := (&cm.Dialer{Channel: ch, Make: dev.Make}).Dial(t.Context(), here)
@@ -273,18 +267,7 @@ func TestOnUnanswered(t *testing.T) {
 	const hangs = 5 * time.Minute // 15 repetitions take 69 s or more
 	onKernel(t)
 	here := netip.AddrPortFrom(address(t), 7471)
-	ch, err := cm.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ch.Close()
-	var dev cm.Devices
-	defer dev.Close()
-	l, err := ch.Listen(here, 16, dev.Make)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	ch, dev, l := listening(t, here)
 	tr := trace(t, Options{Records: os.Getpagesize()})
 	ctx, cancel := context.WithTimeout(t.Context(), hangs)
 	defer cancel()

@@ -72,7 +72,7 @@ const (
 	losses    = 9
 	bucketSum = 0xffff
 
-	bucketCount = 2240 // up to 2^40 ns
+	bucketCount = 2048 // up to 2^37 ns
 )
 
 // Histogram is a distribution of durations in buckets of which none is wider than

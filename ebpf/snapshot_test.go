@@ -26,7 +26,7 @@ func TestBuckets(t *testing.T) {
 			t.Fatalf("bucket %d: %d to %d, begins at %d, of %d and %d", i, from, to, next, bucketOf(from), bucketOf(to))
 		}
 		if i == bucketCount-1 {
-			if i >= bucketSum || to != 1<<40-1 || bucketOf(math.MaxUint64) != i || len(commandPartTimes{}.Parts[0].Buckets) != bucketCount {
+			if i >= bucketSum || to != 1<<37-1 || bucketOf(math.MaxUint64) != i || len(commandPartTimes{}.Parts[0].Buckets) != bucketCount {
 				t.Errorf("%d buckets, up to %d", i+1, to)
 			}
 			return
@@ -44,7 +44,7 @@ func histogramOf(values []uint64) (h Histogram) {
 
 func TestHistogram(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		values := rapid.SliceOfN(rapid.Uint64Range(0, 1<<40), 1, 50).Draw(t, "values")
+		values := rapid.SliceOfN(rapid.Uint64Range(0, 1<<37-1), 1, 50).Draw(t, "values")
 		h := histogramOf(values)
 		sum := uint64(0)
 		for _, v := range values {
