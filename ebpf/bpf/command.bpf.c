@@ -153,7 +153,7 @@ struct entry {
 };
 
 #define MAX_CALLS 8192
-#define MAX_TIMES 128 // 9 MB
+#define MAX_TIMES 128 // 8 MB
 #define MAX_BUCKETS 32768 // of connections
 #define MAX_TASKS 16384
 
