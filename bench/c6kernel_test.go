@@ -15,9 +15,9 @@ import (
 	"devxlab.example/mlx5"
 )
 
-// stubBed is a kernel whose firmware takes everything, with the batch ioctl if
+// answeringBed is a kernel whose firmware takes everything, with the batch ioctl if
 // batches is not nil.
-func stubBed(t *testing.T, modify func([]byte) unix.Errno, batches func(cmd, outbox []byte) unix.Errno) *bed {
+func answeringBed(t *testing.T, modify func([]byte) unix.Errno, batches func(cmd, outbox []byte) unix.Errno) *bed {
 	t.Helper()
 	d, err := devxtest.Stub{Modify: modify, Batch: batches}.Open()
 	if err != nil {
@@ -28,15 +28,15 @@ func stubBed(t *testing.T, modify func([]byte) unix.Errno, batches func(cmd, out
 			t.Error(err)
 		}
 	})
-	b := &bed{d: d, c: stubCycle()}
+	b := &bed{d: d, c: anyCycle()}
 	if err := b.grow(t.Context(), c6Group, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-// stubCycle is a cycle that needs no device to look at.
-func stubCycle() (c cycle) {
+// anyCycle is a cycle that needs no device to look at.
+func anyCycle() (c cycle) {
 	c.init = mlx5.RST2INIT{Port: mlx5.Set(1), PkeyIndex: mlx5.Set(0), Access: mlx5.Set(mlx5.RemoteWrite)}
 	c.rtr = mlx5.INIT2RTR{
 		MTU: mlx5.Set(mlx5.MTU1024), RemoteQPN: mlx5.Set(0), NextRcvPSN: mlx5.Set(0), LogRRAMax: mlx5.Set(0), MinRNRNak: mlx5.Set(12),
@@ -49,7 +49,7 @@ func stubCycle() (c cycle) {
 // Each way does the same transitions, and the kernel's by calls of 32.
 func TestC6Kernel(t *testing.T) {
 	var single, together atomic.Int64
-	b := stubBed(t, func([]byte) unix.Errno { single.Add(1); return 0 }, func(_, _ []byte) unix.Errno { together.Add(1); return 0 })
+	b := answeringBed(t, func([]byte) unix.Errno { single.Add(1); return 0 }, func(_, _ []byte) unix.Errno { together.Add(1); return 0 })
 	r := &Run{Options: Options{Quick: true}, seed: 1, modifyBatch: true}
 	r.Provenance.Place = PlaceHW
 	if err := r.c6KernelOn(t.Context(), b); err != nil {
@@ -95,7 +95,7 @@ func TestC6KernelMissing(t *testing.T) {
 	if c6KernelText(&r.Result, p); p.b.Len() != 0 {
 		t.Error(p.b.String())
 	}
-	b := stubBed(t, nil, nil)
+	b := answeringBed(t, nil, nil)
 	ways, end, err := r.c6Ways(b, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestC6KernelMissing(t *testing.T) {
 
 // What a batch is refused ends the part, and is not taken for a figure.
 func TestC6KernelFails(t *testing.T) {
-	b := stubBed(t, nil, func(_, _ []byte) unix.Errno { return unix.ETIMEDOUT })
+	b := answeringBed(t, nil, func(_, _ []byte) unix.Errno { return unix.ETIMEDOUT })
 	r := &Run{Options: Options{Quick: true}, seed: 1}
 	if err := r.c6KernelOn(t.Context(), b); !errors.Is(err, unix.ETIMEDOUT) {
 		t.Errorf("%v", err)

@@ -39,7 +39,7 @@ func verbsBed(t *testing.T, state *byte) *bed {
 			t.Error(err)
 		}
 	})
-	b := &bed{d: d, c: stubCycle(), verbs: true}
+	b := &bed{d: d, c: anyCycle(), verbs: true}
 	if err := b.grow(t.Context(), 2, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestPatchedParameters(t *testing.T) {
 // What a refused command shows is noted, and one that is not refused is a mistake.
 func TestPatchedOutbox(t *testing.T) {
 	answer := unix.EINVAL
-	b := stubBed(t, func([]byte) unix.Errno { return answer }, nil)
+	b := answeringBed(t, func([]byte) unix.Errno { return answer }, nil)
 	p := &patched{Run: &Run{}}
 	p.PatchedBoot = &PatchedBoot{}
 	if err := p.refusedModify(b, howOff); err != nil {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"devxlab.example/internal/require"
 )
 
 const dpkgSays = `installed linux-headers-6.1.0-50-amd64 6.1.176-1
@@ -43,6 +45,8 @@ func TestMatchingPackages(t *testing.T) {
 
 // The tarball of a source package: only what is built is unpacked.
 func TestUnpack(t *testing.T) {
+	_, err := exec.LookPath("xz") // as tar calls it
+	require.Have(t, "xz", err)
 	top := t.TempDir()
 	const name = "linux-source-6.1"
 	put(t, top, name+"/Makefile", "VERSION = 6\nPATCHLEVEL = 1\nSUBLEVEL = 7\n")
@@ -56,7 +60,7 @@ func TestUnpack(t *testing.T) {
 	}
 	p := Packages{Source: filepath.Join(top, name+".tar.xz")}
 	if out, err := exec.CommandContext(t.Context(), "tar", "-C", top, "-cJf", p.Source, name).CombinedOutput(); err != nil {
-		t.Skipf("tar with xz: %v: %s", err, out)
+		t.Fatalf("tar: %v: %s", err, out)
 	}
 	dir := t.TempDir()
 	tree, err := p.Unpack(t.Context(), dir)
