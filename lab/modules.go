@@ -45,7 +45,11 @@ func moduleName(path string) string {
 // module is asked itself.
 func openModules(dir string) (*moduleTree, error) {
 	t := &moduleTree{files: map[string]string{}, builtin: map[string]bool{}}
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+	root, err := filepath.EvalSymlinks(dir) // WalkDir follows none
+	if err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

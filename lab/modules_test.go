@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -52,6 +54,13 @@ func TestClosure(t *testing.T) {
 	}
 	if len(order) != 11 {
 		t.Errorf("%d modules: %v", len(order), order)
+	}
+	link := filepath.Join(t.TempDir(), "stock")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if linked, err := openModules(link); err != nil || len(linked.files) != len(tree.files) {
+		t.Errorf("by a symbolic link: %v", err)
 	}
 	after(t, order, "virtio_ring virtio_pci", "pci_hyperv_intf mlx5_core", "mlx5_core mlx5_ib", "ib_core ib_uverbs", "ib_uverbs mlx5_ib", "rdma_cm rdma_ucm", "virtio_console mlx5_core")
 	if slices.Contains(order, "psample") {

@@ -298,11 +298,15 @@ func copies(t *Tree, work string, changed map[string][]byte) error {
 // copyTree copies the regular files of a tree for which choose returns a name in the
 // new one, and the file that is read for it.
 func copyTree(from, to string, choose func(path, rel string) (source, name string)) error {
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+	root, err := filepath.EvalSymlinks(from) // WalkDir follows none
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(from, path)
+		rel, err := filepath.Rel(root, path)
 		switch {
 		case err != nil:
 			return err

@@ -378,9 +378,13 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// The patched modules take the place of a kernel's own, compressed or not.
+// The patched modules take the place of a kernel's own, compressed or not, also where
+// that kernel's directory is named by a symbolic link.
 func TestReplace(t *testing.T) {
-	from, to := t.TempDir(), filepath.Join(t.TempDir(), "6.1.0-x")
+	from, to, link := t.TempDir(), filepath.Join(t.TempDir(), "6.1.0-x"), filepath.Join(t.TempDir(), "stock")
+	if err := os.Symlink(from, link); err != nil {
+		t.Fatal(err)
+	}
 	put(t, from, "kernel/a/mlx5_ib.ko.xz", "old")
 	put(t, from, "kernel/b/ib_cm.ko", "old")
 	put(t, from, "kernel/b/ib_core.ko", "stays")
@@ -388,7 +392,7 @@ func TestReplace(t *testing.T) {
 	made := t.TempDir()
 	put(t, made, "mlx5_ib.ko", "new ib")
 	put(t, made, "ib_cm.ko", "new cm")
-	if err := replace(from, to, []string{filepath.Join(made, "mlx5_ib.ko"), filepath.Join(made, "ib_cm.ko")}); err != nil {
+	if err := replace(link, to, []string{filepath.Join(made, "mlx5_ib.ko"), filepath.Join(made, "ib_cm.ko")}); err != nil {
 		t.Fatal(err)
 	}
 	got := contents(t, to)
