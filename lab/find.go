@@ -355,7 +355,7 @@ func modulesDir(dir string) (string, error) {
 		return "", err
 	}
 	if !exists(filepath.Join(dir, "kernel")) && !exists(filepath.Join(dir, "modules.dep")) && !exists(filepath.Join(dir, "modules.order")) {
-		for _, below := range []string{"*", "lib/modules/*", "usr/lib/modules/*"} {
+		for _, below := range []string{"lib/modules/*", "usr/lib/modules/*", "*"} {
 			found, _ := filepath.Glob(filepath.Join(dir, below, "kernel"))
 			if len(found) == 1 {
 				return filepath.Dir(found[0]), nil

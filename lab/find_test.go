@@ -80,6 +80,7 @@ func TestFindKernel(t *testing.T) {
 	modules := map[string][]byte{"boot/vmlinuz-6.1.0-test": bzImage(compressed(t, fakeVmlinux())["zstd"]), "boot/lzo": bzImage([]byte("\x89LZO and so on")), "boot/text": []byte("text")}
 	for n, b := range fakeModules() {
 		modules["lib/modules/6.1.0-test/"+n] = b
+		modules["stock/"+n] = b // as devxlab patches build --packaged has it
 	}
 	writeFiles(t, root, modules)
 	image, dir := filepath.Join(root, "boot/vmlinuz-6.1.0-test"), filepath.Join(root, "lib/modules/6.1.0-test")
