@@ -33,6 +33,7 @@ func patchedLab(t *testing.T, feature, image string) Options {
 	require.Have(t, "patched", err)
 	o := guestOf(realLabOf(t, feature, image))
 	o.Kernel, o.Modules, o.Append = kernel, modules, os.Getenv("DEVXLAB_PATCHED_APPEND")
+	o.MemMB = 2048 // one with KASAN needs more than the default
 	return o
 }
 
