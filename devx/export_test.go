@@ -4,10 +4,12 @@ package devx
 
 import (
 	"encoding/binary"
+	"math"
 
 	"golang.org/x/sys/unix"
 
 	"devxlab.example/devx/abi"
+	"devxlab.example/mlx5"
 )
 
 // OpenFile opens the file behind a name, for tests that put their own in its
@@ -54,4 +56,40 @@ func (s *Submitter) BatchIoctl(qps []*QP, lens []uint16, cmds []byte, results in
 		return unix.ENODEV
 	}
 	return errno
+}
+
+// XRCTarget makes an XRC target queue pair and a second handle of it, as
+// ibv_open_qp does: two objects of the kernel, with one number. They live as long as
+// the context.
+func (s *Submitter) XRCTarget() (q, again *QP, err error) {
+	const openXRCD, openQP, xrcTarget = 37, 40, 10 // enum ib_uverbs_write_cmds and ib_uverbs_qp_type, rdma/ib_user_verbs.h
+	handles := [2]*QP{{st: mlx5.STRC}, {st: mlx5.STRC}}
+	none := uint32(math.MaxUint32)
+	m := &abi.WriteMethod{Name: "OPEN_XRCD", Cmd: openXRCD, Req: 16, Resp: 8}
+	in := s.in[m.HeaderLen():]
+	clear(in[:m.Req])
+	binary.LittleEndian.PutUint32(in[8:], none) // no file
+	binary.LittleEndian.PutUint32(in[12:], unix.O_CREAT)
+	if err := s.verbs(m); err != nil {
+		return nil, nil, err
+	}
+	domain := binary.LittleEndian.Uint32(s.out)
+
+	m = s.beginWrite(abi.IB_USER_VERBS_CMD_CREATE_QP)
+	*request[abi.CreateQP](s, m) = abi.CreateQP{PDHandle: domain, QPType: xrcTarget}
+	for i, h := range handles {
+		if err := s.verbs(m); err != nil {
+			return nil, nil, err
+		}
+		resp := response[abi.CreateQPResp](s)
+		h.obj.handle, h.qpn = resp.QPHandle, resp.QPN
+		if i == 0 {
+			m = &abi.WriteMethod{Name: "OPEN_QP", Cmd: openQP, Req: 32, Resp: m.Resp}
+			clear(in[:m.Req])
+			binary.LittleEndian.PutUint32(in[16:], domain)
+			binary.LittleEndian.PutUint32(in[20:], h.qpn)
+			in[24] = xrcTarget
+		}
+	}
+	return handles[0], handles[1], nil
 }

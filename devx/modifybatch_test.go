@@ -250,6 +250,28 @@ func TestModifyBatchBadOneInTheMiddle(t *testing.T) {
 	}
 }
 
+// An XRC target queue pair is taken, and refused if it is given twice, as two handles
+// of it.
+func TestModifyBatchXRCTarget(t *testing.T) {
+	d := patchedKernel(t)
+	s := submitter(t, d)
+	q, again, err := s.XRCTarget()
+	must(t, err)
+	if q.Number() != again.Number() {
+		t.Fatalf("two handles of %#x and %#x", q.Number(), again.Number())
+	}
+	const size = 24
+	cmd := modification(t, q, mlx5.ToERR{}).Cmd
+	for _, handle := range []*devx.QP{q, again} {
+		if errno := s.BatchIoctl([]*devx.QP{handle}, []uint16{16}, cmd, size); errno != 0 {
+			t.Error(errno)
+		}
+	}
+	if errno := s.BatchIoctl([]*devx.QP{q, again}, []uint16{16, 16}, slices.Concat(cmd, cmd), 2*size); errno != unix.EINVAL {
+		t.Errorf("two handles of one: %v, want %v", errno, unix.EINVAL)
+	}
+}
+
 // What the patched kernel must not take, it refuses as a whole.
 func TestModifyBatchChecks(t *testing.T) {
 	d := patchedKernel(t)
