@@ -42,7 +42,7 @@ type patchesCompareCmd struct {
 }
 
 const patchesCompareHelp = `Each round boots the stock kernel, one with each patch alone and one with all of them, in another order each time, in the lab.
-A round takes as many times 15 to 40 s as there are kernels, on a machine that does nothing else: 20 rounds of 5.15 take three quarters of an hour.
+A round takes as many times 10 to 45 s as there are kernels, on a machine that does nothing else: 20 rounds take about 40 minutes.
 What is built is kept in --built. Ctrl-C keeps the boots that are complete; a boot that fails does not count, and the others go on.`
 
 // Help is what the command's --help adds.
