@@ -187,7 +187,8 @@ func (b *Batch) Len() int { return len(b.entries) }
 // (see Options.OnWait). In the steady state it allocates nothing.
 //
 // An entry is held back if an earlier one of its queue pair ended Unknown: a
-// command that timed out may still be executed, and the later one overtake it.
+// command that timed out may still be executed, and the later one overtake it. With
+// Kernel nothing more is sent at all then.
 func (b *Batch) Run(ctx context.Context) error {
 	if !b.running.TryLock() {
 		return errors.New("batch: it is running: wait for Run to return, or make another one with New")
@@ -243,6 +244,8 @@ func (b *Batch) verdict(ctx context.Context) error {
 		ended = context.Cause(ctx)
 	case byClose:
 		ended = closedError()
+	case byKernel:
+		ended = errKernel
 	case byFailure:
 		failure = errStopped
 	}

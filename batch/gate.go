@@ -14,6 +14,7 @@ type reason int64
 const (
 	byContext reason = 1 << (32 + iota)
 	byFailure        // with StopOnError
+	byKernel         // which sends no more
 	byClose
 )
 

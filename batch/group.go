@@ -94,8 +94,8 @@ func (g *Group) send(chain int, s *devx.Submitter, send func(*devx.Submitter, *d
 }
 
 // sendTogether sends one entry of each of several chains by one call of a patched
-// kernel. chains gets what follows, -1 at the end of a chain, where the answer
-// was lost, and where the kernel sent nothing. It reports whether more may be sent.
+// kernel. chains gets what follows, -1 at the end of a chain and where the answer
+// was lost. It reports whether more may be sent.
 func (g *Group) sendTogether(chains []int32, s *devx.Submitter, m []devx.Modification) bool {
 	n := 0
 	for ; n < len(chains) && g.open(); n++ {
@@ -124,11 +124,11 @@ func (g *Group) sendTogether(chains []int32, s *devx.Submitter, m []devx.Modific
 			g.gate.shut(byFailure)
 		}
 		g.gate.leave()
-		switch chains[i] = e.next; {
-		case e.Outcome == Unknown:
+		if errors.Is(err, unix.ECANCELED) {
+			g.gate.shut(byKernel)
+		}
+		if chains[i] = e.next; e.Outcome == Unknown {
 			g.lost.Store(true)
-			chains[i] = -1
-		case errors.Is(err, unix.ECANCELED): // the kernel sent no more, and this may start from the state that was not reached
 			chains[i] = -1
 		}
 	}

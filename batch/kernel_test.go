@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -77,11 +79,22 @@ func TestKernelStrategyOrder(t *testing.T) {
 	}
 }
 
-// Each entry has the outcome of its own command, and what follows a lost one, or one
-// that the kernel did not send, on its queue pair is held back.
+// Each entry has the outcome of its own command, and what follows a lost one on its
+// queue pair is held back.
 func TestKernelStrategyOutcomes(t *testing.T) {
-	answers := []unix.Errno{0, unix.EREMOTEIO, unix.ETIMEDOUT, unix.ECANCELED, unix.EINVAL}
-	const later = "DDNND" // on the same queue pair
+	answers := []unix.Errno{0, unix.EREMOTEIO, unix.ETIMEDOUT, unix.EINVAL}
+	const later = "DDND" // on the same queue pair
+	b := answering(t, batch.Options{Strategy: batch.Kernel()}, answers)
+	p := partial(t, b.Run(t.Context()))
+	if got := outcomes(b); got != "DFUF"+later {
+		t.Errorf("%s: %v", got, p)
+	}
+}
+
+// answering is a batch that brings as many queue pairs to ERR as there are answers, and
+// then to RESET, which succeeds.
+func answering(t testing.TB, o batch.Options, answers []unix.Errno) *batch.Batch {
+	t.Helper()
 	n := 0
 	d := patched(t, func(cmd, outbox []byte) unix.Errno {
 		if mlx5.OpOf(cmd) == mlx5.Op2RST {
@@ -93,15 +106,35 @@ func TestKernelStrategyOutcomes(t *testing.T) {
 		}
 		return errno
 	})
-	b := newBatch(t, d, batch.Options{Strategy: batch.Kernel()})
+	b := newBatch(t, d, o)
 	l := newQPs(t, d, len(answers))
 	addToERR(t, b, l)
 	for i, q := range l {
 		add(t, b, q, mlx5.ToRST{}, uint64(i))
 	}
-	p := partial(t, b.Run(t.Context()))
-	if got := outcomes(b); got != "DFUNF"+later {
-		t.Errorf("%s: %v", got, p)
+	return b
+}
+
+// Where the kernel stops, nothing more is sent, in this group or a later one.
+func TestKernelStrategyEnds(t *testing.T) {
+	answers := []unix.Errno{0, unix.ETIMEDOUT, unix.ECANCELED, 0}
+	for _, group := range []int{len(answers), 2 * len(answers)} {
+		b := answering(t, batch.Options{Group: group, Strategy: batch.Kernel()}, answers)
+		p := partial(t, b.Run(t.Context()))
+		if got := outcomes(b); got != "DUND"+"NNNN" {
+			t.Errorf("%s: %v", got, p)
+		}
+		reasons := map[string]int{}
+		for r := range b.Results() {
+			for _, why := range []string{"not sent: one before it", "the kernel sends no more", "ended unknown"} {
+				if r.Outcome == batch.NotSent && strings.Contains(r.Err.Error(), why) {
+					reasons[why]++
+				}
+			}
+		}
+		if want := map[string]int{"not sent: one before it": 1, "the kernel sends no more": 3, "ended unknown": 1}; !maps.Equal(reasons, want) {
+			t.Errorf("%v, want %v", reasons, want)
+		}
 	}
 }
 

@@ -49,6 +49,7 @@ var ErrNotSent = errors.New("batch: not sent")
 // Why an entry was not sent, if neither a context nor devx.ErrClosed is to blame.
 var (
 	errStopped = errors.New("an earlier transition failed and Options.StopOnError is set")
+	errKernel  = errors.New("the kernel sends no more: the device did not answer in time, and gets no batch until its driver is loaded anew, or the process is being killed")
 	errLost    = errors.New("an earlier transition of its queue pair ended unknown: query the state first")
 	errLeftOut = errors.New("the strategy left it out")
 )

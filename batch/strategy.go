@@ -83,7 +83,8 @@ func (c *serialCarrier) Close() error { return c.s.Close() }
 // Kernel carries up to 32 transitions of different queue pairs by one ioctl of a
 // kernel with the patch of patches/README.md; the error of one without it is
 // devx.ErrNoModifyBatch. In flight counts what a call holds: the kernel has up to
-// half of the device's slots at work for it.
+// half of the device's slots at work for it. A device that did not answer one of them in time
+// gets none by it until its driver is loaded anew.
 func Kernel() Strategy { return kernel{} }
 
 type kernel struct{}

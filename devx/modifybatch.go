@@ -122,7 +122,7 @@ func (s *Submitter) batchResults(m []Modification, took time.Duration) {
 		r := abi.QPModifyResult(s.out[abi.QPModifyResultSize*i:][:abi.QPModifyResultSize])
 		errno := unix.Errno(-r.Err())
 		if m[i].Err = nil; errno == unix.ECANCELED {
-			m[i].Err = fmt.Errorf("devx: %s: QP %#x: not sent: one before it was not answered in time, or the process is being killed (%w)", s.d.info.Name, m[i].QP.qpn, errno)
+			m[i].Err = fmt.Errorf("devx: %s: QP %#x: not sent: one before it was not answered in time, after which the device gets no batch until its driver is loaded anew, or the process is being killed (%w)", s.d.info.Name, m[i].QP.qpn, errno)
 			continue
 		}
 		out := r.Outbox()

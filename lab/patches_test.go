@@ -230,8 +230,8 @@ const staleEntries = 256
 
 // Conflicts over more queue pairs than ib_cm remembers: the first of each is
 // answered at once, none is kept from another, and the memory is the module's own
-// from the start. A machine so slow that a request is repeated, after seconds, gets
-// another answer.
+// from the start. On a machine so slow that a request is repeated, after seconds, that
+// may get another answer.
 func TestLabPatchedStaleBound(t *testing.T) {
 	o := patchedLab(t, "lab-full", ImageFull)
 	script, err := filepath.Abs("testdata/stale.py")
@@ -240,8 +240,8 @@ func TestLabPatchedStaleBound(t *testing.T) {
 	}
 	const peers = staleEntries + 8
 	o.Put, o.Params["ib_cm"] = append(o.Put, Copy{From: script, To: "/srv/stale.py"}), "limit_stale_conn=1"
-	if got := storm(t, o, fmt.Sprint("1 ", peers)); got.Refused != peers || got.REJ != peers+got.Retries || got.Accepted != 1 || got.Other != "ESTABLISHED" {
-		t.Errorf("%+v, want %d refused, and as many answered as there were requests", got, peers)
+	if got := storm(t, o, fmt.Sprint("1 ", peers)); got.Refused != peers || got.REJ < peers || got.REJ > peers+got.Retries || got.Accepted != 1 || got.Other != "ESTABLISHED" {
+		t.Errorf("%+v, want %d refused, each answered, and no more answers than requests", got, peers)
 	}
 	checkStaleMemory(t, patchedModule(t, o, "ib_cm"))
 }
@@ -432,30 +432,42 @@ until dmesg | grep -q 'health recovery succeeded'; do sleep 0.2; done`)
 	}
 }
 
-// The firmware does not answer as many transitions as a batch may have under way.
-// What timed out keeps its command slot, so the one of that ioctl that is left is not
-// sent; the next ioctls work, and the slots come back with the late answers.
+// The firmware does not answer as many transitions as batches may have under way.
+// What timed out keeps its command slot, so the device gets no more by this ioctl, and
+// works otherwise; the slots come back with the late answers, and the ioctl when
+// the driver is loaded for it anew.
 func TestLabPatchedBatchSilent(t *testing.T) {
 	o := patchedLab(t, "lab", ImageBasic)
 	_, k, err := Fetch(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := "10s"
+	late := "30s"
 	if strings.HasPrefix(k.Release, "5.15.") {
-		late = "70s" // its time-out cannot be shortened
+		late = "90s" // its time-out of 60 s cannot be shortened
 	}
 	o.HCA = append(o.HCA, "--command-timeout", "5s")
 	o.Faults = []string{"silent:op=RST2INIT_QP,user,times=15,for=" + late}
-	said := runPatched(t, o, `batch="devxlab qp batch --kernel-batch --qps 32 --group 64 mlx5_0"
-$batch; echo "exit $?"
-until test "$(dmesg | grep -c 'arrived after timeout')" -ge 15; do sleep 0.2; done
-$batch; echo "exit $?"`)
-	const qps, sent, each = 16, 15, 4 // of the first ioctl, in a group of 64 transitions
-	if want := fmt.Sprintf(" %d done, 0 failed, %d not sent, %d unknown", qps*each, qps*each-sent, sent); !strings.Contains(said, want) {
-		t.Errorf("not %q", want)
-	}
-	for _, want := range []string{"ETIMEDOUT 15 times", "exit 5\n", " 128 done, 0 failed, 0 not sent, 0 unknown", "exit 0\n"} {
+	said := runPatched(t, o, `batch="devxlab qp batch --qps 32 --group 64 mlx5_0"
+pci=$(readlink -f /sys/class/infiniband/mlx5_0/device)
+$batch --kernel-batch; echo "silent $?"
+$batch --kernel-batch; echo "stopped $?"
+$batch; echo "threads $?"
+for i in $(seq 150); do
+	n=$(dmesg | grep -c 'arrived after timeout')
+	test $n -lt 15 || break
+	sleep 1
+done
+echo "$n late"
+echo 1 > $pci/remove
+echo 1 > /sys/bus/pci/rescan
+until $batch 2> /tmp/said; do test $((i += 1)) -lt 300 || { cat /tmp/said; break; }; sleep 0.2; done
+$batch --kernel-batch; echo "anew $?"`)
+	const all, none = " 128 done, 0 failed, 0 not sent, 0 unknown", " 0 done, 0 failed, 128 not sent, 0 unknown"
+	for _, want := range []string{
+		" 0 done, 0 failed, 113 not sent, 15 unknown, ECANCELED 1 times, ETIMEDOUT 15 times", "\nsilent 5\n",
+		none, "\nstopped 4\n", all, "\nthreads 0\n", "\n15 late\n", "\nanew 0\n",
+	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q is missing", want)
 		}
