@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -302,8 +303,12 @@ func (p *patched) costs(ctx context.Context) (err error) {
 		return err
 	}
 	defer closed(&err, t)
+	defer setProcs(runtime.GOMAXPROCS(0))
 	last := new(ebpf.Snapshot)
 	for _, w := range p.follow {
+		if w.procs > 0 { // or threads would be one after the other
+			setProcs(w.procs)
+		}
 		for range p.repeats(patchedCost) {
 			if _, err := w.sample(ctx); err != nil {
 				return err
