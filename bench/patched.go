@@ -306,11 +306,8 @@ func (p *patched) costs(ctx context.Context) (err error) {
 	defer setProcs(runtime.GOMAXPROCS(0))
 	last := new(ebpf.Snapshot)
 	for _, w := range p.follow {
-		if w.procs > 0 { // or threads would be one after the other
-			setProcs(w.procs)
-		}
 		for range p.repeats(patchedCost) {
-			if _, err := w.sample(ctx); err != nil {
+			if _, err := w.take(ctx); err != nil {
 				return err
 			}
 		}

@@ -276,10 +276,7 @@ func (r *Run) inTurn(ctx context.Context, rounds int, cs ...*contender) error {
 				return err
 			}
 			r.progress("%s, round %d of %d", c.Name, i, rounds)
-			if c.procs > 0 {
-				setProcs(c.procs)
-			}
-			m, err := c.sample(ctx)
+			m, err := c.take(ctx)
 			if err != nil {
 				return fmt.Errorf("bench: %s: %s: %w", r.Experiment, c.Name, err)
 			}
@@ -297,6 +294,15 @@ func (r *Run) inTurn(ctx context.Context, rounds int, cs ...*contender) error {
 		}
 	}
 	return nil
+}
+
+// take makes a sample with the contender's GOMAXPROCS, which stays: who calls it sets it
+// back in the end.
+func (c *contender) take(ctx context.Context) (sample, error) {
+	if c.procs > 0 {
+		setProcs(c.procs)
+	}
+	return c.sample(ctx)
 }
 
 // setProcs changes GOMAXPROCS, which stops the program for a moment, only if it
